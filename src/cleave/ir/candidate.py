@@ -99,11 +99,11 @@ class Candidate:
     """A program equal to the user's for every size, and what is needed to schedule and explain it.
 
     `program` has the user's inputs, outputs, names of outputs and layouts. `splits` names the dims that the
-    candidate asks to be split over blocks (through their Folds). `split_form` is then the same computation written out with
-    `Parts` and `Part` dims, the program that the proof of the split was made on. `form` says in a word or two what is
-    special (`as written`, `divided last`, ...), made from the derivation, never from an operation's name.
-    `cost` maps `operations`, `bytes`, `depth` to texts of polynomials in the sizes. `reassociated` marks a
-    change of the operation count class."""
+    candidate asks to be split over blocks (through their Folds); `split_form` is then the same computation
+    written out with `Parts` and `Part` dims, the program that the proof of the split was made on. `form` says
+    in a word or two what is special (`as written`, `divided last`, ...), made from the derivation, never from
+    an operation's name. `cost` maps `operations`, `bytes`, `depth` to texts of polynomials in the sizes.
+    `reassociated` marks a change of the operation count class."""
 
     program: Program
     folds: tuple[Fold, ...]

@@ -212,27 +212,27 @@ def size(dim: Dim, dtype: str = "i64") -> Access:
 
 def position(axes: Sequence[Index], value: Term | Index, dtype: str = "i64") -> Node:
     """The value of an index term over the given axes."""
-    return _make(Position(var(value) if isinstance(value, Index) else value), axes, dtype)
+    return make_node(Position(var(value) if isinstance(value, Index) else value), axes, dtype)
 
 
 def map_node(fn: str, axes: Sequence[Index], args: Sequence[Access], dtype: str) -> Node:
     """A pointwise operation over the given axes."""
-    return _make(Map(fn, tuple(args)), axes, dtype)
+    return make_node(Map(fn, tuple(args)), axes, dtype)
 
 
 def reduce_node(kind: str, axes: Sequence[Index], bound: Sequence[Index], arg: Access, dtype: str) -> Node:
     """A reduction over `bound`, leaving `axes`."""
-    return _make(Reduce(kind, tuple(bound), arg), axes, dtype)
+    return make_node(Reduce(kind, tuple(bound), arg), axes, dtype)
 
 
 def contract_node(axes: Sequence[Index], bound: Sequence[Index], args: Sequence[Access], dtype: str) -> Node:
     """A sum over `bound` of the product of `args`, leaving `axes`."""
-    return _make(Contract(tuple(bound), tuple(args)), axes, dtype)
+    return make_node(Contract(tuple(bound), tuple(args)), axes, dtype)
 
 
 def cat_node(axes: Sequence[Index], axis: int, pieces: Sequence[Access], dtype: str) -> Node:
     """A concatenation; `pieces[p]` reads `Index(axes[axis].dim.parts[p], axes[axis].number)`."""
-    return _make(Cat(axis, tuple(pieces)), axes, dtype)
+    return make_node(Cat(axis, tuple(pieces)), axes, dtype)
 
 
 def rebuild(node: Node, args: Sequence[Access]) -> Node:
@@ -248,11 +248,12 @@ def rebuild(node: Node, args: Sequence[Access]) -> Node:
             op = Cat(axis, tuple(args))
         case _:
             return node
-    return _make(op, node.axes, node.dtype)
+    return make_node(op, node.axes, node.dtype)
 
 
-def _make(op: Op, axes: Sequence[Index], dtype: str) -> Node:
-    """Renumber axes and bound indices canonically, check, and intern."""
+def make_node(op: Op, axes: Sequence[Index], dtype: str) -> Node:
+    """The node of an operation over any distinct indices: axes and bound indices are renumbered canonically,
+    the node is checked and interned. `Bug` if it is not well formed."""
     old = (*axes, *(op.bound if isinstance(op, Reduce | Contract) else ()))
     if len(set(old)) != len(old):
         raise Bug(f"an index is used for two axes of one node: {', '.join(map(str, old))}")
@@ -375,6 +376,6 @@ def _gathers(value: Term) -> list[Access]:
 __all__ = [
     "DTYPES", "FLOATS", "INTEGERS", "MAPS", "REDUCTIONS", "Access", "Atom", "Cat", "Const", "Contract",
     "Input", "Map", "Node", "Number", "Op", "Position", "Reduce", "Scalar", "SizeOf", "cat_node", "const",
-    "contract_node", "input_node", "map_node", "number_key", "position", "rebuild", "reduce_node",
-    "scalar_node", "size",
+    "contract_node", "input_node", "make_node", "map_node", "number_key", "position", "rebuild",
+    "reduce_node", "scalar_node", "size",
 ]  # fmt: skip

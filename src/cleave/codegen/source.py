@@ -1,0 +1,57 @@
+"""What an emitter hands to the run time: source text, and how each of its functions is called.
+
+One `Entry` per kernel, in launch order, one `Argument` per parameter, in the order of the parameters. The
+launcher fills the arguments from the caller's tensors and from the sizes of the call; it never looks into the
+text. Equal tile programs give byte-identical text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cleave.ir.dims import Dim
+from cleave.schedule.tiles import GridAxis
+
+KINDS = ("pointer", "stride", "size", "chunk", "parts", "scalar")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One parameter of a function.
+
+    - `pointer`: the address of element 0 of `tensor` (its storage offset included); `dtype` is its elements',
+    - `stride`: the stride, in elements, of the caller's axis number `axis` of `tensor` (i64),
+    - `size`: the size of `dim` (i64),
+    - `chunk`: the length of a part of `dim`, the split dim (i64),
+    - `parts`: the number of parts of `dim`, the split dim (i64),
+    - `scalar`: the Python number given for the program's scalar `tensor`; `dtype` says how it is passed."""
+
+    kind: str
+    name: str
+    tensor: str = ""
+    axis: int = 0
+    dim: Dim | None = None
+    dtype: str = "i64"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How one kernel is launched: `kernel` is its name in the tile program, `function` its name in the text.
+    There is one block per tile of each grid axis (outermost first); C++ functions loop over the blocks
+    themselves. `warps` and `stages` are wishes for a GPU."""
+
+    kernel: str
+    function: str
+    arguments: tuple[Argument, ...]
+    grid: tuple[GridAxis, ...]
+    warps: int = 4
+    stages: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Generated source in `language` (`"c++"` or `"triton"`)."""
+
+    language: str
+    text: str
+    entries: tuple[Entry, ...]

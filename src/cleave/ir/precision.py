@@ -1,0 +1,149 @@
+"""The precision pass: gives every value of a candidate its dtype (design.md, "Numerical standing").
+
+Algebra computes over the reals; here each value gets the dtype it is computed in. Float intermediates are
+float32 (float64 where the user's are). The operands of a product that matrix units can compute are
+narrowed to the dtype that the user's own product of the same tensors has; its accumulator stays float32.
+Casts among floats in the user's program are precision notes: they bind outputs, not intermediates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cleave.ir.candidate import Candidate, Element, Fold, Value
+from cleave.ir.ops import FLOATS, Access, Const, Contract, Input, Map, Node, Scalar, make_node
+from cleave.ir.program import Program, sort_nodes
+from cleave.ir.rewrite import Replaced, replace_access, replace_arguments, replace_nodes, rewrite
+
+NARROW = ("f16", "bf16")
+
+
+def assign(candidate: Candidate, user: Program) -> Candidate:
+    """The candidate with every dtype final and every needed cast a node of its own.
+
+    Inputs and outputs keep the dtypes of `user`, the program as captured."""
+    products = _product_dtypes(user)
+    pass_ = _Pass(_wide(user), {n: products.get(n, "") for n in candidate.program.inputs})
+    replaced = rewrite((o.node for o in candidate.program.outputs), pass_.visit)
+    for output, wanted in zip(candidate.program.outputs, user.outputs, strict=True):
+        replaced[output.node] = _cast(replaced[output.node], output.node, wanted.node.dtype)
+    program = replace_nodes(candidate.program, replaced)
+    # Values and elements follow the nodes themselves, not the casts put behind outputs.
+    inner = dict(pass_.computed)
+    folds = tuple(_assign_fold(fold, inner, pass_) for fold in candidate.folds)
+    return replace(candidate, program=program, folds=folds)
+
+
+def _wide(program: Program) -> str:
+    """The dtype of intermediates: float64 only where the user's program has it."""
+    dtypes = {n.dtype for n in program.nodes if not isinstance(n.op, Const | Scalar)}
+    return "f64" if "f64" in dtypes else "f32"
+
+
+def _product_dtypes(program: Program) -> dict[Node, str]:
+    """For each input, the operand dtype of the first matrix product above it in the user's program."""
+    found: dict[Node, str] = {}
+    below: dict[Node, frozenset[Node]] = {}
+    for node in program.nodes:
+        own = frozenset({node}) if isinstance(node.op, Input) else frozenset[Node]()
+        below[node] = own.union(*(below[a.node] for a in node.reads))
+        if is_matrix_product(node):
+            dtypes = [a.node.dtype for a in node.args if a.node.dtype in FLOATS]
+            dtype = max(dtypes, key=_width, default="")
+            for source in sorted(below[node], key=lambda n: n.digest):
+                found.setdefault(source, dtype)
+    return found
+
+
+def _width(dtype: str) -> int:
+    return {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}.get(dtype, 0)
+
+
+def is_matrix_product(node: Node) -> bool:
+    """Whether two operands each have an axis of the result that the other lacks (rows and columns)."""
+    if not isinstance(node.op, Contract) or len(node.args) != 2:
+        return False
+    left, right = ({i for i in a.indices if i in node.axes} for a in node.args)
+    return bool(left - right) and bool(right - left)
+
+
+@dataclass
+class _Pass:
+    wide: str
+    products: Mapping[Node, str]
+    """The narrow dtype, if any, that each input is multiplied in."""
+
+    def __post_init__(self) -> None:
+        self.computed: dict[Node, Access] = {}
+        self.below: dict[Node, frozenset[Node]] = {}
+        self.narrowed: dict[Node, str] = {}
+
+    def visit(self, node: Node, replaced: Replaced) -> Access:
+        self.below[node] = frozenset({node} if isinstance(node.op, Input) else ()).union(
+            *(self.below[a.node] for a in node.reads)
+        )
+        result = self._visit(node, replaced)
+        self.computed[node] = result
+        return result
+
+    def _visit(self, node: Node, replaced: Replaced) -> Access:
+        if isinstance(node.op, Input | Scalar) or node.dtype not in FLOATS:
+            return replace_arguments(node, replaced).read()
+        if isinstance(node.op, Map) and node.op.fn in ("cast", "id"):
+            source = node.op.args[0]
+            if source.node.dtype in FLOATS:
+                return replace_access(source, replaced)
+        if is_matrix_product(node):
+            sources = sorted(self.below[node], key=lambda n: n.digest)
+            dtypes = [self.products.get(n, "") or self.wide for n in sources if n.dtype in FLOATS]
+            dtype = max(dtypes, key=_width, default=self.wide)
+            if dtype in NARROW:
+                self.narrowed[node] = dtype
+            return narrow_product(replace_arguments(node, replaced, self.wide), dtype).read()
+        return replace_arguments(node, replaced, self.wide).read()
+
+
+def narrow_product(node: Node, dtype: str) -> Node:
+    """The product with every operand of one dtype, by casts where they are not."""
+    assert isinstance(node.op, Contract)
+    args = tuple(
+        a if a.node.dtype == dtype else make_node(Map("cast", (a.node.read(),)), a.node.axes, dtype)(*a.terms)
+        for a in node.op.args
+    )
+    return make_node(Contract(node.op.bound, args), node.axes, node.dtype)
+
+
+def _cast(access: Access, old: Node, dtype: str) -> Access:
+    if access.node.dtype == dtype:
+        return access
+    return make_node(Map("cast", (access,)), old.axes, dtype).read()
+
+
+def _assign_fold(fold: Fold, replaced: Replaced, pass_: _Pass) -> Fold:
+    """The fold over the replaced nodes: its inputs take the elements' new dtypes, and its products are
+    narrowed as the product that they stand for."""
+    elements = tuple(Element(e.name, replace_access(e.access, replaced)) for e in fold.elements)
+    values = tuple(Value(v.name, replaced[v.node].node) for v in fold.values)
+    dtypes = {e.name: e.access.node.dtype for e in elements}
+    narrow = {pass_.narrowed[v.node] for v in fold.values if v.node in pass_.narrowed}
+    dtype = min(narrow, default="")
+    support = None if fold.support is None else replace_access(fold.support, replaced)
+    step = _assign_step(fold.step, dtypes, dtype)
+    return replace(fold, elements=elements, values=values, support=support, step=step)
+
+
+def _assign_step(step: Program, dtypes: Mapping[str, str], product: str) -> Program:
+    def visit(node: Node, replaced: Replaced) -> Access:
+        if isinstance(node.op, Input):
+            return make_node(node.op, node.axes, dtypes.get(node.op.name, node.dtype)).read()
+        new = replace_arguments(node, replaced)
+        if is_matrix_product(new):
+            operands = {a.node.dtype for a in new.args}
+            dtype = product or max(operands, key=_width)
+            if operands != {dtype}:
+                new = narrow_product(new, dtype)
+        return new.read()
+
+    nodes = sort_nodes([*step.inputs, *(o.node for o in step.outputs)])
+    return replace_nodes(step, rewrite(nodes, visit))

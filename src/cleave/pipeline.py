@@ -18,19 +18,28 @@ from cleave.codegen.source import Source
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim
+from cleave.ir.ops import Input, Scalar
 from cleave.ir.precision import assign
 from cleave.ir.program import Program
+from cleave.ir.sizes import infer_sizes
 from cleave.knobs import knobs
 from cleave.runtime.launch import Launcher
+from cleave.runtime.triton_launch import TritonLauncher
+from cleave.schedule.cost import cost_of
 from cleave.schedule.machine import CPU, H200, Machine
-from cleave.schedule.select import Ranked, best, estimate
+from cleave.schedule.select import Ranked, best, choose_parts
 from cleave.schedule.tiles import TileProgram
 
 TARGETS: Mapping[str, Machine] = {"cpu": CPU, "cuda": H200, "interpret": H200}
 """What can be compiled for; `interpret` runs the GPU's kernels on CPU tensors, slowly."""
 
 MOST_VARIANTS = 3
+MOST_SHAPES = 4096
+"""Combinations of shapes whose variant is remembered."""
+
 SMALL, LARGE = 16, 2048
+
+Launched = Launcher | TritonLauncher
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +56,15 @@ class Plan:
 
     @property
     def variants(self) -> tuple[Ranked, ...]:
-        """The best tile program of each representative, without repetitions."""
+        """The best tile program of each representative, without repetitions, and one without limits."""
         chosen: dict[TileProgram, Ranked] = {}
-        for ranked in self.ranked:
+        for ranked in self.ranked[:MOST_VARIANTS]:
             chosen.setdefault(ranked[0].tiles, ranked[0])
-        return tuple(chosen.values())[:MOST_VARIANTS]
+        if all(tiles.limits for tiles in chosen):
+            free = next((r for ranked in self.ranked for r in ranked if not r.tiles.limits), None)
+            if free is not None:
+                chosen[free.tiles] = free
+        return tuple(chosen.values())
 
 
 def plan(program: Program, *, target: str, sizes: Mapping[Dim, int] | None = None, count: int = 8) -> Plan:
@@ -95,51 +108,56 @@ def emit(tiles: TileProgram, target: str) -> Source:
     return triton.emit(tiles, precision=torch.get_float32_matmul_precision())
 
 
+Argument = torch.Tensor | float | int | bool
+Shapes = tuple[tuple[int, ...], ...]
+
+
 @dataclass(slots=True)
 class Compiled:
-    """A compiled program: call it with tensors and numbers in the program's input order; it returns a tuple of
-    fresh tensors. Which variant serves which sizes is decided once per combination of sizes."""
+    """A compiled program: call it with tensors and numbers in the program's input order; it returns a tuple
+    of fresh tensors. Which variant serves which shapes is decided once per combination of shapes; sizes that
+    no variant may take (a limit) get a further variant from the same candidates, without a new search."""
 
     plan: Plan
-    launchers: dict[int, Launcher] = field(default_factory=dict[int, Launcher])
-    chosen: dict[tuple[tuple[int, ...], ...], Launcher] = field(
-        default_factory=dict[tuple[tuple[int, ...], ...], Launcher]
-    )
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    variants: list[Ranked]
+    launchers: dict[TileProgram, Launched] = field(default_factory=dict["TileProgram", "Launched"])
+    chosen: dict[Shapes, Launched] = field(default_factory=dict["Shapes", "Launched"])
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def __call__(self, *args: torch.Tensor | float) -> tuple[torch.Tensor, ...]:
-        key = tuple(a.shape for a in args if isinstance(a, torch.Tensor))
+    def __call__(self, *args: Argument) -> tuple[torch.Tensor, ...]:
+        key = tuple([a.shape for a in args if isinstance(a, torch.Tensor)])
         launcher = self.chosen.get(key)
         if launcher is None:
             launcher = self._choose(key, args)
         return launcher(*args)
 
-    def _choose(self, key: tuple[tuple[int, ...], ...], args: Sequence[torch.Tensor | float]) -> Launcher:
+    def _choose(self, key: Shapes, args: Sequence[Argument]) -> Launched:
         with self.lock:
-            variants = self.plan.variants
-            if len(variants) == 1:
-                launcher = self.launcher(0)
-            else:
-                sizes = self.launcher(0).sizes_of(*args)
-                machine = TARGETS[self.plan.target]
-                costs = [estimate(v.tiles, sizes, machine) for v in variants]
-                launcher = self.launcher(min(range(len(costs)), key=lambda n: costs[n]))
-            self.chosen[key] = launcher
+            program, machine = self.plan.program, TARGETS[self.plan.target]
+            sizes = infer_sizes(program, shapes_of(program, args))
+            able = [v for v in self.variants if fits(v.tiles, sizes)]
+            if not able:
+                able = list(best(self.plan.candidates, sizes, machine, count=1))
+                self.variants += able
+            variant = min(able, key=lambda v: seconds_of(v.tiles, sizes, machine))
+            if len(self.chosen) >= MOST_SHAPES:
+                self.chosen.clear()
+            launcher = self.chosen[key] = self.launcher(variant)
             return launcher
 
-    def launcher(self, number: int) -> Launcher:
+    def launcher(self, variant: Ranked) -> Launched:
         """The launcher of a variant, built on first use. A tile program that the target refuses gives way to
         the next best one of its representative."""
-        if number not in self.launchers:
-            self.launchers[number] = self._build(self.plan.variants[number])
-        return self.launchers[number]
+        if variant.tiles not in self.launchers:
+            ranked = next((r for r in self.plan.ranked if r[0].tiles == variant.tiles), (variant,))
+            self.launchers[variant.tiles] = self._build(ranked)
+        return self.launchers[variant.tiles]
 
-    def _build(self, first: Ranked) -> Launcher:
-        ranked = next(r for r in self.plan.ranked if r[0].tiles == first.tiles)
+    def _build(self, ranked: Sequence[Ranked]) -> Launched:
         refused: list[str] = []
         for choice in ranked:
             try:
-                return Launcher(choice.tiles, target=self.plan.target)
+                return launcher_for(choice.tiles, self.plan.target)
             except Infeasible as error:
                 refused.append(str(error))
         raise Unsupported(
@@ -148,13 +166,42 @@ class Compiled:
         )
 
 
+def launcher_for(tiles: TileProgram, target: str) -> Launched:
+    """Build a tile program for a target."""
+    if target == "cpu":
+        return Launcher(tiles)
+    return TritonLauncher(tiles, target=target, precision=torch.get_float32_matmul_precision())
+
+
+def shapes_of(program: Program, args: Sequence[Argument]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensor arguments by name; `Invalid` if there are too few or too many arguments."""
+    names = [node.op.name for node in program.inputs if isinstance(node.op, Input | Scalar)]
+    if len(names) != len(args):
+        raise Invalid(
+            f"program {program.name} takes {len(names)} arguments ({', '.join(names)}), not {len(args)}"
+        )
+    pairs = zip(names, args, strict=True)
+    return {name: tuple(a.shape) for name, a in pairs if isinstance(a, torch.Tensor)}
+
+
+def fits(tiles: TileProgram, sizes: Mapping[Dim, int]) -> bool:
+    """Whether the sizes are within the limits of a tile program."""
+    return all(sizes[atom] <= limit for atom, limit in tiles.limits)
+
+
+def seconds_of(tiles: TileProgram, sizes: Mapping[Dim, int], machine: Machine) -> float:
+    """What the cost model says of a tile program at these sizes."""
+    return cost_of(tiles, sizes, machine, choose_parts(tiles, sizes, machine)).seconds
+
+
 def compile_program(
     program: Program, *, target: str, sizes: Mapping[Dim, int] | None = None, everything: bool = False
 ) -> Compiled:
     """Compile a program for a target; `everything` builds all variants now instead of on first use."""
-    compiled = Compiled(plan(program, target=target, sizes=sizes))
-    for number in range(len(compiled.plan.variants) if everything else 1):
-        compiled.launcher(number)
+    made = plan(program, target=target, sizes=sizes)
+    compiled = Compiled(made, list(made.variants))
+    for variant in made.variants if everything else made.variants[:1]:
+        compiled.launcher(variant)
     return compiled
 
 
@@ -163,5 +210,7 @@ def dims_by_name(program: Program, sizes: Mapping[str, int]) -> dict[Dim, int]:
     known = {atom.name for atom in program.dims}
     for name in sizes:
         if name not in known:
-            raise Invalid(f"program {program.name} has no dim {name!r}", hint=f"it has {', '.join(sorted(known))}")
+            raise Invalid(
+                f"program {program.name} has no dim {name!r}", hint=f"it has {', '.join(sorted(known))}"
+            )
     return {Atom(name): value for name, value in sizes.items()}

@@ -225,6 +225,18 @@ def test_reductions_over_nothing() -> None:
     assert [v[0] for v in outputs.values()] == [0.0, -math.inf, math.inf, 1.0, -128, False, True]
 
 
+def test_contraction_multiplies_before_it_sums() -> None:
+    text = """program p(a: f32[K], b: f32[]) {
+      y: f32 = contract[k: K](a[k], b)
+      z: f32 = contract[k: K](b, a[k], 2.0)
+      return y, z
+    }"""
+    program = parse_program(text)
+    for a, b, expected in (([], math.nan, 0.0), ([], math.inf, 0.0), ([0.0, 1.0], math.inf, math.nan)):
+        outputs = evaluate(program, {"a": np.array(a), "b": np.array(b)})
+        np.testing.assert_equal([outputs["y"].item(), outputs["z"].item()], [expected, expected])
+
+
 # ---------------------------------------------------------------- pointwise operations
 
 SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -7.25, math.inf, -math.inf, math.nan]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cleave.ir.dims import Dim
 from cleave.schedule.tiles import GridAxis
 
-KINDS = ("pointer", "stride", "size", "chunk", "parts", "scalar")
+KINDS = ("pointer", "stride", "size", "chunk", "parts", "scalar", "threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Argument:
     - `size`: the size of `dim` (i64),
     - `chunk`: the length of a part of `dim`, the split dim (i64),
     - `parts`: the number of parts of `dim`, the split dim (i64),
-    - `scalar`: the Python number given for the program's scalar `tensor`; `dtype` says how it is passed."""
+    - `scalar`: the Python number given for the program's scalar `tensor`; `dtype` says how it is passed,
+    - `threads`: how many threads may work (i64; C++ only)."""
 
     kind: str
     name: str

@@ -456,13 +456,10 @@ def _contract(values: list[Array], space: _Space, axes: int, keep: Array | None)
     if keep is not None:
         # All operands: a NaN beyond a part must not meet a 0.
         values = [np.where(keep, value, value.dtype.type(0)) for value in values]
-    counted = [
-        d
-        for d in range(axes, len(space.shape))
-        if space.shape[d] != 1 and all(v.shape[d] == 1 for v in values)
-    ]
-    shape = [space.shape[d] if d in counted else 1 for d in range(len(space.shape))]
-    values[0] = np.broadcast_to(values[0], np.broadcast_shapes(values[0].shape, shape))
+    # Every operand gets every bound index: else the sum would be taken before the product, which is another
+    # value where a factor is infinite or NaN, or where nothing is summed.
+    shape = [1] * axes + list(space.shape[axes:])
+    values = [np.broadcast_to(value, np.broadcast_shapes(value.shape, shape)) for value in values]
     operands: list[Any] = []
     used: set[int] = set()
     for value in values:

@@ -1,0 +1,127 @@
+"""Pointwise operations, comparisons and reductions in many digits, for the second opinion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import mpmath as _mpmath  # pyright: ignore[reportMissingTypeStubs]
+
+from cleave.ir.ops import FLOATS
+
+mpmath: Any = _mpmath
+
+Value = Any
+"""An mpmath number; integers and truths are exact ones."""
+
+
+def number(value: Any) -> Value:
+    if isinstance(value, Fraction):
+        return mpmath.mpf(value.numerator) / value.denominator
+    return mpmath.mpf(value)
+
+
+def convert(value: Value, old: str, new: str) -> Value:
+    if old == new or new in FLOATS or mpmath.isnan(value):
+        return value
+    if new == "bool":
+        return mpmath.mpf(value != 0)
+    if not mpmath.isfinite(value):
+        return mpmath.nan
+    whole = int(value)
+    bits = 8 if new == "u8" else int(new[1:])
+    whole %= 1 << bits
+    return mpmath.mpf(whole - (1 << bits) if new != "u8" and whole >> (bits - 1) else whole)
+
+
+def _max(values: Sequence[Value]) -> Value:
+    if any(mpmath.isnan(v) for v in values):
+        return mpmath.nan
+    return max(values, default=-mpmath.inf)
+
+
+def _min(values: Sequence[Value]) -> Value:
+    return -_max([-v for v in values])
+
+
+def _exp(x: Value) -> Value:
+    return mpmath.mpf(0) if x == -mpmath.inf else mpmath.exp(x)
+
+
+def _log(x: Value) -> Value:
+    return -mpmath.inf if x == 0 else mpmath.log(x)
+
+
+def _power(x: Value, y: Value) -> Value:
+    return mpmath.nan if x < 0 and y != int(y) else mpmath.power(x, y)
+
+
+def _round(x: Value) -> Value:
+    return mpmath.nint(x)
+
+
+def _bits(operation: Callable[[int, int], int]) -> Callable[[Value, Value], Value]:
+    return lambda a, b: mpmath.mpf(operation(int(a), int(b)))
+
+
+_UNARY: dict[str, Callable[[Value], Value]] = {
+    "id": lambda x: x,
+    "neg": lambda x: -x,
+    "exp": _exp,
+    "log": _log,
+    "sqrt": lambda x: mpmath.nan if x < 0 else mpmath.sqrt(x),
+    "rsqrt": lambda x: mpmath.nan if x <= 0 else 1 / mpmath.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "abs": abs,
+    "tanh": mpmath.tanh,
+    "erf": mpmath.erf,
+    "sin": mpmath.sin,
+    "cos": mpmath.cos,
+    "floor": mpmath.floor,
+    "ceil": mpmath.ceil,
+    "round": _round,
+    "trunc": lambda x: mpmath.floor(x) if x >= 0 else mpmath.ceil(x),
+    "sign": mpmath.sign,
+    "not": lambda x: mpmath.mpf(x == 0),
+    "isnan": lambda x: mpmath.mpf(0),
+}
+
+_BINARY: dict[str, Callable[[Value, Value], Value]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "pow": _power,
+    "max": lambda a, b: _max((a, b)),
+    "min": lambda a, b: _min((a, b)),
+    "floordiv": lambda a, b: mpmath.floor(a / b),
+    "mod": lambda a, b: a - b * mpmath.floor(a / b),
+    "and": _bits(lambda a, b: a & b),
+    "or": _bits(lambda a, b: a | b),
+    "xor": _bits(lambda a, b: a ^ b),
+}
+
+MAPS: dict[str, Callable[..., Value]] = {**_UNARY, **_BINARY}
+"""Pointwise operations on finite and infinite numbers (not NaN)."""
+
+OF_FLOATS = ("exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "div", "isnan")
+"""These take their arguments as they are, whatever the dtype of the result."""
+
+COMPARE: dict[str, Callable[[Value, Value], bool]] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+
+REDUCE: dict[str, Callable[[Sequence[Value]], Value]] = {
+    "sum": lambda values: sum(values, mpmath.mpf(0)),
+    "prod": lambda values: mpmath.fprod(values),
+    "max": _max,
+    "min": _min,
+    "any": lambda values: mpmath.mpf(any(v != 0 for v in values)),
+    "all": lambda values: mpmath.mpf(all(v != 0 for v in values)),
+}

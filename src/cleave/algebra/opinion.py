@@ -1,0 +1,368 @@
+"""The second opinion: what a program gives at a random point, in many digits (design.md, section 3).
+
+Knows the IR and nothing of the normal form. A `Point` binds sizes (1 to 5, often coprime), partitions (with
+empty parts) and input values of all magnitudes and signs; values are computed one element at a time with
+mpmath and remembered. A read outside a tensor is NaN (a program may only do that where a `select` drops
+it). `compare` looks for an element where both programs are defined and differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from cleave.algebra.digits import COMPARE, MAPS, OF_FLOATS, REDUCE, Value, convert, mpmath, number
+from cleave.errors import Bug
+from cleave.ir.dims import Atom, Dim, Extent, Gather, Index, Inject, Join, Part, Parts, Term, Union
+from cleave.ir.ops import (
+    Access,
+    Cat,
+    Const,
+    Contract,
+    Input,
+    Map,
+    Node,
+    Position,
+    Reduce,
+    Scalar,
+    SizeOf,
+)  # fmt: skip
+from cleave.ir.program import Output, Program
+
+DIGITS = 50
+"""How many digits values are computed with; a difference is looked at again with four times as many."""
+
+VOLUME = 120
+"""The product of all sizes is at most this, so that a point takes milliseconds."""
+
+Where = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Sizes, partitions and a seed: input values follow from the seed, the name and the position."""
+
+    sizes: Mapping[Dim, int]
+    partitions: Mapping[Dim, tuple[int, ...]] = field(default_factory=dict[Dim, tuple[int, ...]])
+    seed: int = 0
+    magnitude: int = 0
+    """Values are about `10 ** magnitude`; 0 mixes magnitudes from 1/8 to 8."""
+
+    def extent(self, dim: Dim) -> int:
+        """The size of a dim; for a `Part`, of the largest part."""
+        match dim:
+            case Union(parts):
+                return sum(map(self.extent, parts))
+            case Parts():
+                return len(self.partition(dim))
+            case Part():
+                return max(self.partition(dim), default=0)
+            case Atom():
+                return self.sizes[dim]
+
+    def partition(self, dim: Parts | Part) -> tuple[int, ...]:
+        """The sizes of the parts of the partition that a dim belongs to."""
+        return self.partitions.get(Parts(dim.of, dim.level)) or self.partitions[dim.of]
+
+    def describe(self) -> str:
+        """The sizes and partitions, for a counterexample."""
+        sizes = [f"|{d}| = {n}" for d, n in self.sizes.items()]
+        parts = [f"parts of {d}: {list(p)}" for d, p in self.partitions.items()]
+        return ", ".join(sizes + parts) or "no sizes"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An element of an output where two programs differ (or only the first is defined)."""
+
+    point: Point
+    output: str
+    where: Where
+    a: Value
+    b: Value
+    inputs: tuple[str, ...]
+
+    @property
+    def defined(self) -> bool:
+        """Are both values finite?"""
+        return bool(mpmath.isfinite(self.a) and mpmath.isfinite(self.b))
+
+    def __str__(self) -> str:
+        values = f"{mpmath.nstr(self.a, 12)} against {mpmath.nstr(self.b, 12)}"
+        inputs = "; ".join(self.inputs)
+        return f"{self.point.describe()}: {self.output}{list(self.where)} is {values}, with {inputs}"
+
+
+def points(*programs: Program, count: int = 8, seed: int = 0) -> Iterator[Point]:
+    """Random points for programs over the same dims."""
+    atoms: dict[Atom, None] = {}
+    splits: dict[Parts, None] = {}
+    for program in programs:
+        atoms.update(dict.fromkeys(program.dims))
+        for node in program.nodes:
+            for index in (*node.axes, *node.bound):
+                if isinstance(index.dim, Parts | Part):
+                    splits[Parts(index.dim.of, index.dim.level)] = None
+    for turn in range(count):
+        rng = random.Random(f"{seed} {turn}")
+        free: dict[Atom, int] = {a: rng.choice((2, 3) if turn == 0 else (1, 2, 2, 3, 3, 4, 5)) for a in atoms}
+        while math.prod(free.values()) > VOLUME:
+            free[max(free, key=lambda a: free[a])] -= 1
+        sizes: dict[Dim, int] = {**free}
+        for program in programs:
+            known = {a: v for a, v in program.sizes if isinstance(v, int)}
+            sizes |= {a: min(v, 5) for a, v in known.items()}
+            for atom, value in program.sizes:
+                if isinstance(value, Extent):
+                    sizes[atom] = max(0, value.at(sizes))
+        blank = Point(sizes)
+        parts = {p: _cut(blank.extent(p.of), rng, empty=turn % 2 == 1) for p in splits}
+        yield Point(sizes, cast(Mapping[Dim, tuple[int, ...]], parts), rng.randrange(1 << 30), turn % 4)
+
+
+def _cut(size: int, rng: random.Random, *, empty: bool) -> tuple[int, ...]:
+    """A random partition, with empty parts or without."""
+    if empty:
+        cuts = sorted(rng.randint(0, size) for _ in range(rng.randint(0, 3)))
+    else:
+        cuts = sorted(rng.sample(range(1, size), rng.randint(0, size - 1))) if size > 1 else []
+    return tuple(b - a for a, b in itertools.pairwise([0, *cuts, size]))
+
+
+def compare(a: Program, b: Program, point: Point) -> Difference | None:
+    """The first element where the outputs differ, matched by position; undefined elements of `a` do not
+    count. A value of `b` that is not finite where `a`'s is counts as a difference that is not `defined`."""
+    with mpmath.workdps(DIGITS):
+        found = _compare(a, b, point, mpmath.mpf(10) ** -25)
+    if found is None or not found.defined:
+        return found
+    with mpmath.workdps(4 * DIGITS):
+        return _compare(a, b, point, mpmath.mpf(10) ** -40)
+
+
+def _compare(a: Program, b: Program, point: Point, tolerance: Value) -> Difference | None:
+    one, two = Meaning(a, point), Meaning(b, point)
+    one.limits = two.limits = {**two.limits, **one.limits}
+    undefined: Difference | None = None
+    for left, right in zip(a.outputs, b.outputs, strict=True):
+        for where in _places(point, left):
+            x = one.at(left, where)
+            if not mpmath.isfinite(x):
+                continue
+            y = two.at(right, where)
+            if not mpmath.isfinite(y):
+                undefined = undefined or Difference(point, left.name, where, x, y, one.describe())
+            elif abs(x - y) > tolerance * (abs(x) + abs(y)) and abs(x - y) > tolerance**2:
+                return Difference(point, left.name, where, x, y, one.describe())
+    return undefined
+
+
+def _places(point: Point, output: Output) -> Iterator[Where]:
+    """All positions of an output, by its axes in the caller's order."""
+    order = [n for group in output.layout for n in group]
+    return itertools.product(*(range(point.extent(output.node.axes[n].dim)) for n in order))
+
+
+class Meaning:
+    """The values of a program's nodes at a point, computed when asked for."""
+
+    def __init__(self, program: Program, point: Point) -> None:
+        self.point = point
+        self.known: dict[tuple[Node, Where], Value] = {}
+        self.limits = _limits(program, point)
+        self.used: dict[tuple[str, Where], Value] = {}
+
+    def at(self, output: Output, where: Where) -> Value:
+        """An element of an output, by its axes in the caller's order."""
+        order = [n for group in output.layout for n in group]
+        place = dict(zip(order, where, strict=True))
+        return self.node(output.node, tuple(place[n] for n in range(len(order))))
+
+    def describe(self) -> tuple[str, ...]:
+        """Some of the input values that were used."""
+        shown = [f"{name}{list(w) if w else ''} = {mpmath.nstr(v, 6)}" for (name, w), v in self.used.items()]
+        return (*shown[:12], *(["..."] if len(shown) > 12 else []))
+
+    def node(self, node: Node, where: Where) -> Value:
+        """An element of a node; NaN outside of it."""
+        if any(not 0 <= w < self.point.extent(i.dim) for w, i in zip(where, node.axes, strict=True)):
+            return mpmath.nan
+        found = self.known.get((node, where))
+        if found is None:
+            scope = dict(zip(node.axes, where, strict=True))
+            found = self.known[node, where] = self._compute(node, where, scope)
+        return found
+
+    def read(self, access: Access, scope: Mapping[Index, int]) -> Value:
+        where: list[int] = []
+        for term, axis in zip(access.terms, access.node.axes, strict=True):
+            place = self.place(term, scope, axis.dim)
+            if place is None:
+                return mpmath.nan
+            where.append(place)
+        return self.node(access.node, tuple(where))
+
+    def place(self, term: Term, scope: Mapping[Index, int], dim: Dim | None) -> int | None:
+        """The value of a term; None if a gathered value is not defined."""
+        total = term.offset.const + sum(c * self.point.extent(d) for d, c in term.offset.terms)
+        for leaf, c in term.leaves:
+            match leaf:
+                case Index():
+                    value: int | None = scope[leaf]
+                case Gather(access):
+                    gathered = self.read(access, scope)
+                    value = int(gathered) if mpmath.isfinite(gathered) else None
+                case Inject(part, inner):
+                    assert isinstance(dim, Union)
+                    value = self.place(inner, scope, dim.parts[part])
+                    if value is not None:
+                        value += sum(map(self.point.extent, dim.parts[:part]))
+                case Join(part, within):
+                    value = self._joined(part, within, scope)
+                case _:
+                    raise Bug("a tile is looked up in a program")
+            if value is None:
+                return None
+            total += c * value
+        return total
+
+    def _joined(self, part: Term, within: Term, scope: Mapping[Index, int]) -> int | None:
+        which, inside = self.place(part, scope, None), self.place(within, scope, None)
+        dims = [i.dim for t in (part, within) for i in (t.variable,) if i is not None]
+        over = next(d for d in dims if isinstance(d, Parts | Part))
+        sizes = self.point.partition(over)
+        if which is None or inside is None or not 0 <= which < len(sizes):
+            return None
+        return sum(sizes[:which]) + inside if 0 <= inside < sizes[which] else None
+
+    def _compute(self, node: Node, where: Where, scope: dict[Index, int]) -> Value:
+        match node.op:
+            case Input(name) | Scalar(name):
+                value = self._value(name, node.dtype, where)
+                self.used[name, where] = value
+                return value
+            case Const(value):
+                return number(value)
+            case SizeOf(dim):
+                return mpmath.mpf(self.point.extent(dim))
+            case Position(term):
+                place = self.place(term, scope, None)
+                return mpmath.nan if place is None else mpmath.mpf(place)
+            case Map(fn, args):
+                return self._map(fn, args, node.dtype, scope)
+            case Reduce(kind, bound, arg):
+                values = [
+                    convert(self.read(arg, inner), arg.node.dtype, node.dtype)
+                    for inner in self._inside(node, bound, scope)
+                ]
+                return REDUCE[kind](values)
+            case Contract(bound, args):
+                total = mpmath.mpf(0)
+                for inner in self._inside(node, bound, scope):
+                    product = mpmath.mpf(1)
+                    for arg in args:
+                        product *= self.read(arg, inner)
+                    total += product
+                return total
+            case Cat(axis, pieces):
+                return self._cat(node, axis, pieces, where)
+
+    def _cat(self, node: Node, axis: int, pieces: Sequence[Access], where: Where) -> Value:
+        dim, left = node.axes[axis].dim, where[axis]
+        assert isinstance(dim, Union)
+        for part, piece in zip(dim.parts, pieces, strict=True):
+            size = self.point.extent(part)
+            if left < size:
+                scope = {i: w for i, w in zip(node.axes, where, strict=True) if i.number != axis}
+                return self.read(piece, {**scope, Index(part, axis): left})
+            left -= size
+        return mpmath.nan
+
+    def _map(self, fn: str, args: tuple[Access, ...], dtype: str, scope: Mapping[Index, int]) -> Value:
+        if fn == "select":
+            chosen = args[1] if self.read(args[0], scope) != 0 else args[2]
+            return convert(self.read(chosen, scope), chosen.node.dtype, dtype)
+        values = [self.read(a, scope) for a in args]
+        if fn == "cast":
+            return convert(values[0], args[0].node.dtype, dtype)
+        if fn in COMPARE:
+            return mpmath.mpf(bool(COMPARE[fn](*values)))
+        if fn not in OF_FLOATS:
+            values = [convert(v, a.node.dtype, dtype) for v, a in zip(values, args, strict=True)]
+        if any(mpmath.isnan(v) for v in values):
+            return mpmath.mpf(1) if fn == "isnan" else mpmath.nan
+        try:
+            result = MAPS[fn](*values)
+        except (ZeroDivisionError, ValueError, OverflowError):
+            return mpmath.nan
+        return mpmath.nan if isinstance(result, mpmath.mpc) else result
+
+    def _inside(
+        self, node: Node, bound: Sequence[Index], scope: Mapping[Index, int]
+    ) -> Iterator[dict[Index, int]]:
+        """The scope with the bound indices running, those over a part inside their part."""
+        ordered = sorted(bound, key=lambda i: isinstance(i.dim, Part))
+
+        def run(left: list[Index], inner: dict[Index, int]) -> Iterator[dict[Index, int]]:
+            if not left:
+                yield inner
+                return
+            index, *rest = left
+            size = self.point.extent(index.dim)
+            if isinstance(index.dim, Part):
+                owner = self._owner(node, index)
+                which = self.place(owner, inner, None)
+                sizes = self.point.partition(index.dim)
+                size = sizes[which] if which is not None and 0 <= which < len(sizes) else 0
+            for value in range(size):
+                yield from run(rest, {**inner, index: value})
+
+        return run(ordered, dict(scope))
+
+    def _owner(self, node: Node, index: Index) -> Term:
+        """In which part a bound index runs."""
+        assert isinstance(index.dim, Part)
+        for access in node.reads:
+            for term in access.terms:
+                for leaf, _ in term.leaves:
+                    if isinstance(leaf, Join) and leaf.within.variable == index:
+                        return leaf.part
+        parts = Parts(index.dim.of, index.dim.level)
+        known = [i for i in (*node.axes, *node.bound) if i.dim == parts]
+        if len(known) != 1:
+            raise Bug(f"nothing tells in which part {index} runs")
+        return Term(((known[0], 1),))
+
+    def _value(self, name: str, dtype: str, where: Where) -> Value:
+        rng = random.Random(f"{self.point.seed} {name} {where}")
+        if dtype == "bool":
+            return mpmath.mpf(rng.random() < 0.6)
+        if dtype[0] in "iu":
+            low, high = self.limits.get(name, (-3, 4))
+            return mpmath.mpf(rng.randint(low, max(low, high - 1)))
+        small = mpmath.mpf(rng.randint(1, 10**9)) / 10**9 + mpmath.mpf(1) / 8
+        sign = rng.choice((-1, 1))
+        scale = (
+            mpmath.mpf(10) ** self.point.magnitude
+            if self.point.magnitude
+            else mpmath.mpf(2) ** rng.randint(-2, 2)
+        )
+        return sign * small * scale
+
+
+def _limits(program: Program, point: Point) -> dict[str, tuple[int, int]]:
+    """The values for which integer inputs are valid where they are gathered through."""
+    limits: dict[str, tuple[int, int]] = {}
+    for node in program.nodes:
+        for access in node.reads:
+            for term, axis in zip(access.terms, access.node.axes, strict=True):
+                for leaf, _ in term.leaves:
+                    if isinstance(leaf, Gather) and isinstance(leaf.access.node.op, Input):
+                        name = leaf.access.node.op.name
+                        size = point.extent(axis.dim)
+                        limits[name] = (0, min(size, limits.get(name, (0, size))[1]))
+    return limits

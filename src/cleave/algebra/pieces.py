@@ -1,0 +1,448 @@
+"""A Fold's four programs, written out: init, step, merge, finish (design.md, section 3, Folds).
+
+A state component is a maximum (or another lattice reduction), a plain sum, or a sum around running values.
+At each step and merge a sum around `u` becomes `sum_j R_j(u, u') * T_j`, where `T_j` are components too and
+`u'` follows from the new state. A running maximum that has seen nothing is -inf: shifts then use 0 in its
+place, and what was summed before weighs 0. Any other running value that is not finite yet counts as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from cleave.algebra.bodies import (
+    Elem,
+    Exp,
+    Factors,
+    Gate,
+    Gen,
+    Poly,
+    Run,
+    Shift,
+    Size,
+    is_constant,
+    rebase,
+)
+from cleave.algebra.build import Builder
+from cleave.algebra.emission import Emission, View, signed
+from cleave.algebra.frame import Site, Stage, at_axes, plain
+from cleave.algebra.members import Member, closure
+from cleave.algebra.rescaling import Same
+from cleave.algebra.support import Zeros
+from cleave.ir.dims import Dim, Index, Join, Part, Term, indices_of, var
+from cleave.ir.ops import Access, Const, Map, Node, Reduce, SizeOf, const, input_node, map_node, size
+
+LATTICE = {"max": "max", "min": "min", "any": "or", "all": "and", "prod": "mul"}
+"""How two parts of a reduction that is not a sum are put together."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A component: the reduction `definition` (over its own axes), made from a site's monomial."""
+
+    name: str
+    kind: str
+    dtype: str
+    definition: Node
+    site: Site
+    inside: Factors
+    rescaled: bool
+
+
+@dataclass(slots=True)
+class Moment:
+    """The state at one moment: a node per component, made when asked for, and values computed from it.
+    With `part`, an index over the parts of a partition, each part has a state, and it is the first axis."""
+
+    make: Callable[[State], Node]
+    part: Index | None = None
+    final: bool = False
+    """Has everything been seen? Then the folded dim has its whole size."""
+    states: dict[str, Node] = field(default_factory=dict[str, Node])
+    values: dict[Node, Node] = field(default_factory=dict[Node, Node])
+
+    @property
+    def extra(self) -> tuple[Index, ...]:
+        return () if self.part is None else (self.part,)
+
+    def state(self, state: State) -> Node:
+        if state.name not in self.states:
+            self.states[state.name] = self.make(state)
+        return self.states[state.name]
+
+
+class Assembly:
+    """Collects the components and elements of one stage and writes the programs."""
+
+    def __init__(self, stage: Stage, members: Sequence[Member], dtype: str) -> None:
+        self.stage = stage
+        self.over: Dim = stage.over
+        self.build = Builder(dtype)
+        self.emit = Emission(self.build)
+        self.members = {m.site.node: m for m in members}
+        self.states: dict[str, State] = {}
+        self.elements: dict[Access, tuple[str, Node]] = {}
+        self.zeros = Zeros()
+        self._definitions: dict[tuple[Node, str, Factors], Access] = {}
+        for member in members:
+            self._register(member)
+
+    # ------------------------------------------------------------ components
+
+    def _register(self, member: Member) -> None:
+        if not member.terms:
+            self._state(member, ())
+        for _, outside, inside in member.terms:
+            for factors in closure(inside) if member.rescaled else [inside]:
+                self._state(member, factors)
+            for gen in [g for g, _ in outside] + [g for f in closure(inside) for g, _ in f]:
+                if self._counts(gen):
+                    self._state(member, (), "count")
+
+    def _counts(self, gen: Gen) -> bool:
+        """Whether running values inside a factor divide by the size of the folded dim."""
+        match gen:
+            case Run(access) | Gate(access, _):
+                return self._measures(access)
+            case Shift(_, run):
+                return any(self._counts(g) or g == Size(self.over) for _, f in run for g, _ in f)
+            case Exp(arg):
+                return any(self._counts(g) for _, f in arg for g, _ in f)
+            case _:
+                return False
+
+    def _measures(self, access: Access) -> bool:
+        op = plain(access).node.op
+        if isinstance(op, SizeOf):
+            return op.dim == self.over
+        return isinstance(op, Map) and any(self._measures(a) for a in op.args)
+
+    def _state(self, member: Member, inside: Factors, kind: str = "") -> State:
+        site = member.site
+        kind = kind or member.kind
+        access = self._definition(site, kind, inside)
+        found = self.states.get(access.node.digest)
+        if found is None:
+            stem = "count" if kind == "count" else kind
+            taken = {s.name for s in self.states.values()}
+            name = next(n for n in (stem, *(f"{stem}{i}" for i in range(2, 1000))) if n not in taken)
+            dtype = self._state_dtype(site.node, kind)
+            rescaled = any(isinstance(g, Shift | Exp) for g, _ in inside)
+            found = State(name, kind, dtype, access.node, site, inside, rescaled)
+            self.states[access.node.digest] = found
+        return found
+
+    def _state_dtype(self, node: Node, kind: str) -> str:
+        exact = node.dtype == "bool" or node.dtype[0] in "iu"
+        return node.dtype if exact and kind != "count" else self.build.dtype
+
+    def _definition(self, site: Site, kind: str, inside: Factors) -> Access:
+        """The component as a reduction of the candidate's own values, in the site's indices."""
+        key = (site.node, kind, inside)
+        if key not in self._definitions:
+            self._definitions[key] = self._define(site, kind, inside)
+        return self._definitions[key]
+
+    def _define(self, site: Site, kind: str, inside: Factors) -> Access:
+        if kind == "count" or (kind == "sum" and not inside):
+            ones = Same(site, self.build.dtype).ones()
+            return self._scaled(site, self.build.reduce("sum", (site.loop,), ones), kind)
+        if kind != "sum":
+            op = site.node.op
+            assert isinstance(op, Reduce)
+            return self.build.reduce(kind, op.bound, op.arg, site.node.dtype)
+        return self._emission(site).sum(Same(site, self.build.dtype), inside)
+
+    def _emission(self, site: Site) -> Emission:
+        return Emission(Builder(self._state_dtype(site.node, "sum")))
+
+    def _scaled(self, site: Site, total: Access, kind: str) -> Access:
+        for index in site.node.bound:
+            if index != site.loop and kind != "count":
+                total = self.build.mul(total, size(index.dim, self.build.dtype))
+        return total
+
+    def read(self, moment: Moment, site: Site, kind: str, inside: Factors) -> Access:
+        """A component at a moment, read in the site's indices."""
+        definition = self._definition(site, kind, inside)
+        node = moment.state(self.states[definition.node.digest])
+        return Access(node, (*map(var, moment.extra), *definition.terms))
+
+    def view(self, site: Site, moment: Moment) -> _Piece:
+        """How a piece is read at a moment."""
+        return _Piece(self, site, moment) if moment.part is None else _Part(self, site, moment, moment.part)
+
+    # ------------------------------------------------------------ running values
+
+    def value(self, moment: Moment, node: Node) -> Node:
+        """A member's value at a moment, over the member's own axes."""
+        found = moment.values.get(node)
+        if found is not None:
+            return found
+        member = self.members[node]
+        view = self.view(member.site, moment)
+        if not member.terms:
+            total = self.read(moment, member.site, member.kind, ())
+        else:
+            total = self.build.number(0.0)
+            for coefficient, outside, inside in member.terms:
+                part = self.read(moment, member.site, "sum", inside)
+                part = self._finished(view, part, outside)
+                total = self.build.add(total, self.build.mul(part, self.build.number(coefficient)))
+        axes = (*moment.extra, *node.axes)
+        whole = total.node.dims == tuple(a.dim for a in axes) and total.terms == tuple(map(var, axes))
+        dtype = self._state_dtype(node, member.kind)
+        made = total.node if whole else map_node("id", axes, [total], dtype)
+        moment.values[node] = made
+        return made
+
+    def _finished(self, view: _Piece, part: Access, outside: Factors) -> Access:
+        """A sum times what waited until the end; conditions come last, they may hide a quotient 0/0."""
+        build = self.build
+        for gen, power in outside:
+            if isinstance(gen, Gate):
+                continue
+            assert isinstance(gen, Run | Size)
+            value = size(gen.dim, build.dtype) if isinstance(gen, Size) else view.run(gen.access)
+            joined = build.power(value, abs(power))
+            part = build.div(part, joined) if power < 0 else build.mul(part, joined)
+        for gen, _ in outside:
+            if isinstance(gen, Gate):
+                zero, condition = build.number(0.0), view.run(gen.access)
+                part = build.select(condition, *((part, zero) if gen.positive else (zero, part)))
+        return part
+
+    def run(self, moment: Moment, site: Site, access: Access) -> Access:
+        """A value made of running values, at a moment, in the site's indices."""
+        access = plain(access)
+        op = access.node.op
+        if access.node in self.members:
+            return Access(self.value(moment, access.node), (*map(var, moment.extra), *access.terms))
+        if isinstance(op, SizeOf):
+            if op.dim != self.over:
+                return size(op.dim, self.build.dtype)
+            if moment.final:
+                return size(op.dim, self.build.dtype)
+            # What has been seen so far; 1 before that, so that a mean of nothing is 0.
+            seen = self.read(moment, site, "count", ())
+            return self.build.map("max", seen, self.build.number(1.0))
+        if isinstance(op, Const):
+            return access if isinstance(op.value, bool) else self.build.number(float(op.value))
+        assert isinstance(op, Map)
+        args = [self.run(moment, site, a.at(at_axes(access))) for a in op.args]
+        if op.fn in ("cast", "id"):
+            return args[0]
+        return self.build.map(op.fn, *args, dtype="bool" if access.node.dtype == "bool" else "")
+
+    def lattice_run(self, run: Poly) -> tuple[Fraction, Access, str] | None:
+        """Coefficient, read and kind, if running values are one running maximum or minimum."""
+        if len(run) != 1 or len(run[0][1]) != 1:
+            return None
+        gen, power = run[0][1][0]
+        if not isinstance(gen, Run) or power != 1:
+            return None
+        access = unguarded(plain(gen.access))
+        member = self.members.get(access.node)
+        if member is None or member.kind not in ("max", "min"):
+            return None
+        return run[0][0], access, member.kind
+
+    def shift_value(self, moment: Moment, site: Site, run: Poly, *, raw: bool = False) -> Access:
+        """The shift at a moment; 0 where it is not finite because nothing has been seen."""
+        build = self.build
+        single = self.lattice_run(run)
+        if single is not None:
+            coefficient, access, kind = single
+            value = self.run(moment, site, access)
+            if not raw:
+                nothing = build.number(-math.inf if kind == "max" else math.inf)
+                unseen = build.map("eq", value, nothing, dtype="bool")
+                value = build.select(unseen, build.number(0.0), value)
+            return build.mul(value, build.number(coefficient))
+        value = self.emit.poly(self.view(site, moment), run)
+        if all(self._is_mean(gen) for _, f in run for gen, _ in f):
+            return value
+        finite = build.map("lt", build.map("abs", value), build.number(math.inf), dtype="bool")
+        return build.select(finite, value, build.number(0.0))
+
+    def _is_mean(self, gen: Gen) -> bool:
+        """Is a running value a plain sum divided by how many have been seen? It is finite but for none."""
+        access = plain(gen.access) if isinstance(gen, Run) else None
+        if access is None or not isinstance(access.node.op, Map) or access.node.op.fn != "div":
+            return False
+        above, below = (plain(a) for a in access.node.op.args)
+        member = self.members.get(above.node)
+        return member is not None and member.kind == "sum" and self._measures(below)
+
+    # ------------------------------------------------------------ rescaling
+
+    def rescaled(self, state: State, old: Moment, new: Moment) -> Access:
+        """A component around the old running values, carried to the new ones."""
+        build, site = self.build, state.site
+        total = build.number(0.0)
+        weight: Access | None = None
+        for coefficient, deltas, exponent, factors in rebase(state.inside):
+            part = self.read(old, site, "sum", factors)
+            for run, power in deltas:
+                part = build.mul(part, build.power(self._delta(site, run, old, new), power))
+            total = build.add(total, build.mul(part, build.number(coefficient)))
+            if exponent and weight is None:
+                weight = self._weight(site, exponent, old, new)
+        if weight is None:
+            return total
+        if self._anchored(state) is not None:
+            return build.mul(total, weight)
+        nothing = build.map("eq", total, build.number(0.0), dtype="bool")
+        return build.select(nothing, build.number(0.0), build.mul(total, weight))
+
+    def _delta(self, site: Site, run: Poly, old: Moment, new: Moment, raw: bool = False) -> Access:
+        """How much the shift grows from the old moment to the new one."""
+        sign, run = signed(run)
+        before = self.shift_value(old, site, run, raw=raw)
+        after = self.shift_value(new, site, run)
+        return self.build.sub(before, after) if sign < 0 else self.build.sub(after, before)
+
+    def _weight(self, site: Site, exponent: Poly, old: Moment, new: Moment) -> Access:
+        build = self.build
+        total = build.number(0.0)
+        for coefficient, factors in exponent:
+            part = build.number(coefficient)
+            for gen, power in factors:
+                if isinstance(gen, Shift):
+                    raw = self._is_anchor(site, coefficient, factors)
+                    part = build.mul(self._delta(site, gen.run, old, new, raw), part)
+                else:
+                    assert isinstance(gen, Size)
+                    part = build.mul(part, build.power(size(gen.dim, build.dtype), power))
+            total = build.add(total, part)
+        return build.map("exp", total)
+
+    def _anchored(self, state: State) -> Access | None:
+        for gen, _ in state.inside:
+            if isinstance(gen, Exp):
+                for coefficient, factors in gen.arg:
+                    if self._is_anchor(state.site, coefficient, factors):
+                        return self.build.number(1.0)
+        return None
+
+    def _is_anchor(self, site: Site, coefficient: Fraction, factors: Factors) -> bool:
+        """Is this term `base - max base` (or `min base - base`)? Then all that was summed while the maximum
+        was -inf is 0, and the plain weight `exp(-inf - u')` is right."""
+        if len(factors) != 1 or not isinstance(factors[0][0], Shift):
+            return False
+        gen = factors[0][0]
+        single = self.lattice_run(gen.run)
+        if single is None or len(gen.base) != 1 or len(gen.base[0][1]) != 1:
+            return False
+        sign, access, kind = single
+        base, power = gen.base[0][1][0]
+        if not isinstance(base, Elem) or power != 1 or gen.base[0][0] != -sign:
+            return False
+        if coefficient * gen.base[0][0] * (1 if kind == "max" else -1) < 0:
+            return False
+        op = access.node.op
+        assert isinstance(op, Reduce)
+        if [i.dim for i in op.bound] != [i.dim for i in site.node.bound]:
+            return False
+        where: dict[Index, Term] = at_axes(access)
+        where |= {own: var(mine) for own, mine in zip(op.bound, site.node.bound, strict=True)}
+        return plain(op.arg.at(where)) == plain(base.access)
+
+    # ------------------------------------------------------------ elements
+
+    def element(self, site: Site, access: Access) -> Access:
+        """The step input that stands for an access, read in the site's indices over the piece."""
+        order = list(dict.fromkeys(i for t in access.terms for i in _ordered(t)))
+        axes = [Index(Part(self.over) if i == site.loop else i.dim, n) for n, i in enumerate(order)]
+        canonical = access.at({i: var(a) for i, a in zip(order, axes, strict=True)})
+        if canonical not in self.elements:
+            name = f"x{len(self.elements)}"
+            node = input_node(name, [(a.dim,) for a in axes], access.node.dtype)
+            self.elements[canonical] = (name, node)
+        node = self.elements[canonical][1]
+        return node(*(piece_of(site) if i == site.loop else i for i in order))
+
+    # ------------------------------------------------------------ pieces
+
+    def piece(self, state: State, moment: Moment) -> Access:
+        """What one piece contributes to a component, around the running values of a moment."""
+        view = self.view(state.site, moment)
+        build = Builder(state.dtype)
+        if state.kind in LATTICE:
+            op = state.site.node.op
+            assert isinstance(op, Reduce)
+            return build.reduce(state.kind, view.bound, view.elem(op.arg))
+        if state.kind == "count" or not state.inside:
+            return self._scaled(state.site, build.reduce("sum", (view.loop,), view.ones()), state.kind)
+        return Emission(build).sum(view, state.inside)
+
+    def own(self, state: State, moment: Moment) -> Access:
+        """A component at a moment, in its site's indices."""
+        return self.read(moment, state.site, state.kind, state.inside)
+
+    def node(self, state: State, access: Access, extra: tuple[Index, ...] = ()) -> Node:
+        """The access as a node over the component's own axes, behind some extra ones."""
+        terms = (*map(var, extra), *self._definition(state.site, state.kind, state.inside).terms)
+        dims = (*(i.dim for i in extra), *state.definition.dims)
+        if access.terms == terms and access.node.dims == dims:
+            return access.node
+        axes = [t.variable for t in terms]
+        return map_node("id", [i for i in axes if i is not None], [access], state.dtype)
+
+
+class _Piece(View):
+    def __init__(self, assembly: Assembly, site: Site, moment: Moment) -> None:
+        super().__init__(site, assembly.build.dtype)
+        self.assembly = assembly
+        self.moment = moment
+        self.loop = piece_of(site)
+        self.bound = tuple(self.loop if i == site.loop else i for i in site.node.bound)
+
+    def elem(self, access: Access) -> Access:
+        return self.assembly.element(self.site, plain(access))
+
+    def run(self, access: Access) -> Access:
+        return self.assembly.run(self.moment, self.site, access)
+
+    def shift(self, run: Poly) -> Access:
+        return self.assembly.shift_value(self.moment, self.site, run)
+
+
+class _Part(_Piece):
+    def __init__(self, assembly: Assembly, site: Site, moment: Moment, part: Index) -> None:
+        super().__init__(assembly, site, moment)
+        self.part = part
+
+    def elem(self, access: Access) -> Access:
+        joined = var(Join(var(self.part), var(self.loop)))
+        return plain(access).at({self.site.loop: joined})
+
+    def ones(self) -> Access:
+        axes = (self.part, self.loop)
+        return map_node("id", axes, (const(1.0, self.dtype),), self.dtype)(*axes)
+
+
+def piece_of(site: Site) -> Index:
+    """The index over one piece that stands for the site's loop index."""
+    return Index(Part(site.over), site.loop.number)
+
+
+def unguarded(access: Access) -> Access:
+    """The value behind `select(value = -inf, 0, value)`: shifts are guarded anyway."""
+    op = access.node.op
+    if not isinstance(op, Map) or op.fn != "select":
+        return access
+    condition, zero, value = (plain(a.at(at_axes(access))) for a in op.args)
+    test = condition.node.op
+    if not isinstance(test, Map) or test.fn != "eq" or not is_constant(zero, 0.0):
+        return access
+    one, two = (plain(a.at(at_axes(condition))) for a in test.args)
+    infinite = is_constant(two, -math.inf) or is_constant(two, math.inf)
+    return value if infinite and one == value else access
+
+
+def _ordered(value: Term) -> list[Index]:
+    return sorted(indices_of(value), key=lambda i: i.number)

@@ -1,0 +1,218 @@
+"""Numerical standing: the conditions of a candidate against those of the user's program (design.md, 3).
+
+For each exponential an upper bound of its exponent, for each quotient, root and logarithm a lower bound, for
+each operand of a product its range, for each difference of two sums whether it may cancel. A condition holds
+if it is met by construction, or follows from one of the user's: the same value (by normal form) stands under
+the same operation in the user's program. All are symbolic; dtypes' limits are the pipeline's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cleave.algebra.clusters import is_sum
+from cleave.algebra.forms import Poly
+from cleave.algebra.frame import at_axes, plain
+from cleave.algebra.normal import form_of, node_form
+from cleave.ir.candidate import Condition
+from cleave.ir.dims import Index, var
+from cleave.ir.ops import FLOATS, Access, Const, Input, Map, Node, Reduce, SizeOf
+from cleave.ir.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the user's program already asks for: forms of exponents, of divisors, and of operands."""
+
+    exponents: frozenset[Poly]
+    divisors: frozenset[Poly]
+    operands: frozenset[Poly]
+
+
+def standing_of(program: Program, forms: dict[Node, Poly]) -> Standing:
+    """The user's own conditions, by normal form; `forms` remembers the forms of nodes."""
+    _extend(forms, program)
+    exponents: set[Poly] = set()
+    divisors: set[Poly] = set()
+    operands: set[Poly] = set()
+    for node in program.nodes:
+        for kind, access in _places(node):
+            form = _canonical(access, forms)
+            {"exponent": exponents, "denominator": divisors, "range": operands}[kind].add(form)
+    return Standing(frozenset(exponents), frozenset(divisors), frozenset(operands))
+
+
+def conditions_of(
+    program: Program,
+    user: Standing,
+    forms: dict[Node, Poly],
+    *,
+    cancels: Iterable[str] = (),
+    own: bool = False,
+) -> tuple[Condition, ...]:
+    """The conditions of a program, each with why it holds or does not."""
+    _extend(forms, program)
+    found: dict[Condition, None] = {}
+    for node in program.nodes:
+        for kind, access in _places(node):
+            made = _condition(program, kind, access, forms, user, own)
+            if made is not None:
+                found[made] = None
+    for place in cancels:
+        why = "terms that were subtracted element by element are subtracted after they are summed"
+        found[Condition("difference", place, "may cancel", False, why)] = None
+    return tuple(found)
+
+
+def _extend(forms: dict[Node, Poly], program: Program) -> None:
+    for node in program.nodes:
+        if node not in forms:
+            forms[node] = node_form(node, forms)
+
+
+def _places(node: Node) -> list[tuple[str, Access]]:
+    """What a node asks of its arguments: kind of condition and argument."""
+    op = node.op
+    if isinstance(op, Map) and node.dtype in FLOATS:
+        match op.fn:
+            case "exp":
+                return [("exponent", op.args[0])]
+            case "div":
+                return [("denominator", op.args[1])]
+            case "reciprocal" | "rsqrt" | "log":
+                return [("denominator", op.args[0])]
+            case _:
+                return []
+    if is_sum(node) and len(node.args) > 1:
+        return [("range", a) for a in node.args]
+    return []
+
+
+def _condition(
+    program: Program, kind: str, access: Access, forms: Mapping[Node, Poly], user: Standing, own: bool
+) -> Condition | None:
+    access = plain(access)
+    if isinstance(access.node.op, Const | SizeOf | Input):
+        return None
+    subject = spell(program, access)
+    if kind == "exponent" and below_zero(access):
+        return Condition(kind, subject, "<= 0", True, "a maximum over the same values is taken off")
+    if kind == "denominator" and at_least_one(access):
+        return Condition(kind, subject, ">= 1", True, "the largest term of the sum is exp(0)")
+    known = {"exponent": user.exponents, "denominator": user.divisors, "range": user.operands}[kind]
+    if own or _canonical(access, forms) in known:
+        bound = {"exponent": "no bound", "denominator": "not 0", "range": "as in the user's program"}[kind]
+        return Condition(kind, subject, bound, True, "the user's program has it too")
+    if kind == "range":
+        if at_most_one(access):
+            return Condition(kind, subject, "between 0 and 1", True, "an exponential of what is at most 0")
+        why = "an operand that the user's program does not have: to be checked against its dtype"
+        return Condition(kind, subject, f"|{subject}|", True, why)
+    bound = "no bound" if kind == "exponent" else "may be 0"
+    return Condition(kind, subject, bound, False, "the user's program does not ask for it")
+
+
+def _canonical(access: Access, forms: Mapping[Node, Poly]) -> Poly:
+    """The form of an argument with its indices numbered by order of use."""
+    order = list(dict.fromkeys(i for t in access.terms for i, _ in t.leaves if isinstance(i, Index)))
+    return form_of(access.at({i: var(Index(i.dim, n)) for n, i in enumerate(order)}), forms)
+
+
+def below_zero(access: Access) -> bool:
+    """Is a value at most 0 because a maximum over it is taken off?"""
+    access = plain(access)
+    op = access.node.op
+    if not isinstance(op, Map):
+        return False
+    args = [plain(a.at(at_axes(access))) for a in op.args]
+    if op.fn == "select":
+        return below_zero(args[1]) and (below_zero(args[2]) or _is_low(args[2]))
+    if op.fn != "sub":
+        return False
+    top = _unguarded(args[1])
+    reduced = top.node.op
+    if not isinstance(reduced, Reduce) or reduced.kind != "max":
+        return False
+    return _is_entry(args[0], top, reduced)
+
+
+def _is_entry(value: Access, top: Access, reduced: Reduce) -> bool:
+    """Is `value` one of the entries that the maximum `top` is over?"""
+    body = plain(reduced.arg.at(at_axes(top)))
+    if value.node is not body.node:
+        return False
+    where: dict[Index, object] = {}
+    for mine, entry in zip(value.terms, body.terms, strict=True):
+        variable = entry.variable
+        if variable is not None and variable in reduced.bound:
+            if where.setdefault(variable, mine) != mine:
+                return False
+        elif mine != entry:
+            return False
+    return True
+
+
+def _unguarded(access: Access) -> Access:
+    from cleave.algebra.pieces import unguarded
+
+    return unguarded(access)
+
+
+def _is_low(access: Access) -> bool:
+    op = access.node.op
+    return isinstance(op, Const) and not isinstance(op.value, bool) and op.value <= 0
+
+
+def at_most_one(access: Access) -> bool:
+    """Is a value between 0 and 1: an exponential of what is at most 0, or one masked by zeros?"""
+    access = plain(access)
+    op = access.node.op
+    if not isinstance(op, Map):
+        return False
+    args = [plain(a.at(at_axes(access))) for a in op.args]
+    if op.fn == "exp":
+        return below_zero(args[0])
+    return op.fn == "select" and all(at_most_one(a) or _is_low(a) for a in args[1:])
+
+
+def at_least_one(access: Access) -> bool:
+    """Is a value at least 1: a sum of `exp(f - max f)` (unless all of it is masked)?"""
+    access = plain(access)
+    op = access.node.op
+    if not isinstance(op, Reduce) or op.kind != "sum":
+        return False
+    body = plain(op.arg)
+    inner = body.node.op
+    if not isinstance(inner, Map) or inner.fn != "exp":
+        return False
+    argument = plain(inner.args[0].at(at_axes(body)))
+    if not below_zero(argument) or not isinstance(argument.node.op, Map) or argument.node.op.fn != "sub":
+        return False
+    top = _unguarded(plain(argument.node.op.args[1].at(at_axes(argument))))
+    return not top.indices & set(op.bound)
+
+
+def spell(program: Program, access: Access) -> str:
+    """A short name for a value: as in the user's source, else by what it is made of."""
+    return _spell(program, access.node, 3)
+
+
+def _spell(program: Program, node: Node, depth: int) -> str:
+    name = getattr(node.op, "name", "") or program.names.get(node, "")
+    if name:
+        return str(name)
+    op = node.op
+    if isinstance(op, Const):
+        return f"{float(op.value):g}"
+    if isinstance(op, SizeOf):
+        return f"|{op.dim}|"
+    if not depth:
+        return "..."
+    args = ", ".join(_spell(program, a.node, depth - 1) for a in node.args)
+    if isinstance(op, Map):
+        return f"{op.fn}({args})"
+    bound = ", ".join(str(i.dim) for i in node.bound)
+    kind = op.kind if isinstance(op, Reduce) else "sum"
+    joined = " * ".join(_spell(program, a.node, depth - 1) for a in node.args)
+    return f"{kind}[{bound}]({joined})"

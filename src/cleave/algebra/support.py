@@ -1,0 +1,189 @@
+"""Where a Fold's step leaves the state unchanged: masks read off the bodies (design.md, section 3).
+
+A body that is 0 (in a sum) or -inf (in a maximum) wherever a predicate is false contributes nothing there.
+The predicate that all components of a Fold share is its support.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from cleave.algebra.bodies import Elem, Exp, Gen, Indicator, Shift, is_constant
+from cleave.algebra.frame import at_axes, plain
+from cleave.ir.dims import Index, Part, Term, indices_of, var
+from cleave.ir.ops import Access, Const, Map, Reduce, map_node
+
+if TYPE_CHECKING:
+    from cleave.algebra.pieces import Assembly, State
+
+Mask = tuple[Access, bool]
+"""A boolean access, and the value that it has where something is contributed."""
+
+
+class Zeros:
+    """Finds the predicates outside which a value is 0, -inf or false."""
+
+    def zero(self, access: Access) -> list[Mask]:
+        """Predicates whose failure makes a value 0."""
+        access = plain(access)
+        op = access.node.op
+        if not isinstance(op, Map):
+            return []
+        args = [a.at(at_axes(access)) for a in op.args]
+        match op.fn:
+            case "select":
+                return self._select(args, 0.0, self.zero)
+            case "mul":
+                return [*self.zero(args[0]), *self.zero(args[1])]
+            case "div" | "neg" | "sqrt" | "abs":
+                return self.zero(args[0])
+            case "cast":
+                return self.false(args[0]) if args[0].node.dtype == "bool" else self.zero(args[0])
+            case "exp":
+                return self.low(args[0])
+            case _:
+                return []
+
+    def low(self, access: Access) -> list[Mask]:
+        """Predicates whose failure makes a value -inf."""
+        access = plain(access)
+        op = access.node.op
+        if not isinstance(op, Map):
+            return []
+        args = [a.at(at_axes(access)) for a in op.args]
+        match op.fn:
+            case "select":
+                return self._select(args, -math.inf, self.low)
+            case "add":
+                return [*self.low(args[0]), *self.low(args[1])]
+            case "sub" | "cast":
+                return self.low(args[0])
+            case "mul":
+                positive = [_positive(a) for a in args]
+                return [m for n in (0, 1) if positive[1 - n] for m in self.low(args[n])]
+            case "log":
+                return self.zero(args[0])
+            case _:
+                return []
+
+    def false(self, access: Access) -> list[Mask]:
+        """Predicates whose failure makes a boolean false: it and what it is a conjunction of."""
+        access = plain(access)
+        op = access.node.op
+        found: list[Mask] = [(access, True)]
+        if isinstance(op, Map) and op.fn == "and":
+            for a in op.args:
+                found += self.false(a.at(at_axes(access)))
+        return found
+
+    def _select(self, args: list[Access], empty: float, inner: Callable[[Access], list[Mask]]) -> list[Mask]:
+        if is_constant(args[2], empty):
+            return [*self.false(args[0]), *inner(args[1])]
+        return [(args[0], False)] if is_constant(args[1], empty) else []
+
+    def gen(self, gen: Gen) -> list[Mask]:
+        """Predicates whose failure makes a factor of a monomial 0."""
+        match gen:
+            case Elem(access):
+                return self.zero(access)
+            case Indicator(access, positive):
+                return self.false(access) if positive else [(access, False)]
+            case Exp(arg):
+                found: list[Mask] = []
+                for coefficient, factors in arg:
+                    if coefficient > 0 and len(factors) == 1 and factors[0][1] == 1:
+                        found += self._exponent(factors[0][0])
+                return found
+            case _:
+                return []
+
+    def _exponent(self, gen: Gen) -> list[Mask]:
+        if isinstance(gen, Elem):
+            return self.low(gen.access)
+        found: list[Mask] = []
+        if isinstance(gen, Shift):
+            for coefficient, factors in gen.base:
+                if coefficient > 0 and len(factors) == 1 and factors[0][1] == 1:
+                    found += self._exponent(factors[0][0])
+        return found
+
+
+def _positive(access: Access) -> bool:
+    op = plain(access).node.op
+    return isinstance(op, Const) and not isinstance(op.value, bool) and op.value > 0
+
+
+def support_of(assembly: Assembly, states: Sequence[State]) -> tuple[Access | None, str]:
+    """The predicate that all components share, over the axes of one of the elements, and that element."""
+    shared: dict[tuple[Access, bool], None] | None = None
+    for state in states:
+        own: dict[tuple[Access, bool], None] = {}
+        for access, positive in _masks(assembly, state):
+            own[(_canonical(assembly, state, access), positive)] = None
+        shared = own if shared is None else {m: None for m in shared if m in own}
+    for state in states:
+        for access, positive in _masks(assembly, state):
+            if (_canonical(assembly, state, access), positive) in (shared or {}):
+                found = _over_element(assembly, state, access)
+                if found is not None:
+                    return (found[0] if positive else _negated(found[0])), found[1]
+    return None, ""
+
+
+def _masks(assembly: Assembly, state: State) -> list[Mask]:
+    zeros = assembly.zeros
+    op = state.site.node.op
+    if state.kind in ("max", "any") and isinstance(op, Reduce):
+        masks = zeros.low(op.arg) if state.kind == "max" else zeros.false(op.arg)
+    elif state.kind == "sum":
+        masks = [m for g, _ in state.inside for m in zeros.gen(g)]
+    else:
+        masks = []
+    return [m for m in masks if state.site.loop in m[0].indices]
+
+
+def _canonical(assembly: Assembly, state: State, access: Access) -> Access:
+    order = sorted(access.indices, key=lambda i: i.number)
+    new = [Index(Part(assembly.over) if i == state.site.loop else i.dim, n) for n, i in enumerate(order)]
+    return access.at({i: var(a) for i, a in zip(order, new, strict=True)})
+
+
+def _over_element(assembly: Assembly, state: State, access: Access) -> tuple[Access, str] | None:
+    """The access over the axes of an element that has all its indices, and the element's name."""
+    op = state.site.node.op
+    reads = [g.access for g, _ in state.inside if isinstance(g, Elem | Indicator)]
+    reads += [e for g, _ in state.inside if isinstance(g, Exp) for e in _elems(g)]
+    reads += [op.arg] if isinstance(op, Reduce) and state.kind != "sum" else []
+    for read in map(plain, reads):
+        order = list(dict.fromkeys(i for t in read.terms for i in _indices(t)))
+        if not access.indices <= set(order):
+            continue
+        axes = [Index(Part(assembly.over) if i == state.site.loop else i.dim, n) for n, i in enumerate(order)]
+        where = {i: var(a) for i, a in zip(order, axes, strict=True)}
+        known = assembly.elements.get(read.at(where))
+        if known is not None:
+            return access.at(where), known[0]
+    return None
+
+
+def _elems(gen: Exp) -> list[Access]:
+    found: list[Access] = []
+    for _, factors in gen.arg:
+        for g, _ in factors:
+            if isinstance(g, Elem):
+                found.append(g.access)
+            elif isinstance(g, Shift):
+                found += [x.access for _, f in g.base for x, _ in f if isinstance(x, Elem)]
+    return found
+
+
+def _indices(term: Term) -> list[Index]:
+    return sorted(indices_of(term), key=lambda i: i.number)
+
+
+def _negated(access: Access) -> Access:
+    axes = sorted(access.indices, key=lambda i: i.number)
+    node = map_node("not", axes, [access], "bool")
+    return node(*axes)

@@ -1,0 +1,445 @@
+"""Element loops: the text of a `Nest`.
+
+All operations of a nest run in one set of loops, each value in a register. Values with fewer indices are
+read where all their loops are open. A reduction over the innermost loops sums up in a register, otherwise
+in the tile's memory. The innermost loop is vectorised; where its loads have a stride known only at run
+time, the loops are written as a lambda that is compiled twice, for stride 1 and for any stride.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cleave.codegen import cpp_math
+from cleave.codegen.cpp_frame import Frame, Place
+from cleave.codegen.cpp_text import TILE_TYPES, Namer, Text, indent, literal, loop_head, plus, times
+from cleave.codegen.cpp_tiles import Nest, Op, Tile
+from cleave.errors import Bug
+from cleave.ir.dims import Index, Term, indices_of
+from cleave.ir.ops import FLOATS, Number
+from cleave.schedule.tiles import (
+    Carry,
+    Compute,
+    ContractTile,
+    Fill,
+    Load,
+    Locate,
+    Measure,
+    ReduceTile,
+    Store,
+)
+
+IDENTITY: dict[str, Number] = {
+    "sum": 0, "prod": 1, "any": False, "all": True, "max": float("-inf"), "min": float("inf"),
+}  # fmt: skip
+LEAST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -(2**7), "u8": 0, "bool": 0}
+GREATEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 2**7 - 1, "u8": 255, "bool": 1}
+CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
+
+
+@dataclass(slots=True)
+class Level:
+    """One loop: the indices it runs over, its variable and its trip count; and what stands inside it
+    before and after the next loop."""
+
+    indices: tuple[Index, ...]
+    variable: str
+    count: Text
+    lines: list[str] = field(default_factory=list[str])
+    after: list[str] = field(default_factory=list[str])
+    clauses: list[str] = field(default_factory=list[str])
+
+
+def identity(kind: str, dtype: str) -> str:
+    """What a reduction over nothing is."""
+    if dtype not in FLOATS and kind in ("max", "min"):
+        return literal((LEAST if kind == "max" else GREATEST)[dtype], dtype)
+    return literal(IDENTITY[kind], dtype)
+
+
+def combine(kind: str, dtype: str, a: str, b: str) -> str:
+    """The assignment that adds `b` to the running reduction `a`."""
+    if kind in ("max", "min"):
+        return f"{a} = {kind}<{TILE_TYPES[dtype]}>({a}, {b});"
+    return f"{a} {CLAUSES[kind]}= {b};"
+
+
+def write_nest(frame: Frame, nest: Nest) -> list[str]:
+    """The text of a nest."""
+    return _Writer(frame, nest).run()
+
+
+class _Writer:
+    def __init__(self, frame: Frame, nest: Nest) -> None:
+        self.frame, self.nest = frame, nest
+        self.names = Namer(frame.names) if nest.space else frame.names
+        self.declared: list[str] = []
+        self.before: list[str] = []
+        self.root = Level((), "", 1)
+        self.levels: list[Level] = [self.root]
+        self.known: dict[Tile, str] = {}
+        self.writes: list[tuple[int, str]] = []
+        self.units: list[str] = []
+        order = self._order()
+        for group in self._merge(order):
+            count = times(*(frame.count(i) for i in group))
+            if count == 1:
+                for index in group:
+                    self.root.indices += (index,)
+                continue
+            together = "_".join(frame.name_of(i) for i in group)
+            variable = together if len(group) == 1 else self.names.name(together)
+            self.levels.append(Level(tuple(group), variable, count))
+        self.level_of = {i: n for n, level in enumerate(self.levels) for i in level.indices}
+
+    # ------------------------------------------------------------ order of the loops
+
+    def _order(self) -> list[Index]:
+        """Innermost is the index over which most accesses are contiguous; the others as in the tiles."""
+        tiles = [t for op in self.nest.ops for t in (*op.args, *([op.out] if op.out else []))]
+        tiles = [t for t in tiles if t.axes]
+        widest = max(tiles, key=lambda t: len(t.axes), default=None)
+        order = list(widest.axes) if widest is not None else []
+        order = [
+            *sorted((i for i in self.nest.space if i not in order), key=lambda i: i.number),
+            *order,
+        ]
+        votes = dict.fromkeys(order, 0)
+        for op in self.nest.ops:
+            statement = op.statement
+            if isinstance(statement, Load | Store) and statement.terms:
+                last = indices_of(statement.terms[-1])
+                for index in last & self.nest.space:
+                    votes[index] += 3 if isinstance(statement, Store) else 1
+            for tile in (*op.args, *([op.out] if op.out else [])):
+                if tile.where == "memory" and len(tile.axes) == len(order) and order:
+                    votes[tile.axes[-1]] += 2
+        if order:
+            best = max(order, key=lambda i: (self.frame.count(i) != 1, votes[i], order.index(i)))
+            order.remove(best)
+            order.append(best)
+        return order
+
+    def _merge(self, order: list[Index]) -> list[list[Index]]:
+        """Neighbours in every tile become one loop."""
+        pinned: set[Index] = set()
+        accesses: list[tuple[Index, ...]] = []
+        overs: list[frozenset[Index]] = []
+        for op in self.nest.ops:
+            self._survey(op, pinned, accesses)
+            if isinstance(op.statement, ReduceTile | ContractTile):
+                overs.append(frozenset(op.statement.over))
+        groups: list[list[Index]] = []
+        for index in order:
+            if groups and self._neighbours(groups[-1][-1], index, pinned, accesses, overs):
+                groups[-1].append(index)
+            else:
+                groups.append([index])
+        return groups
+
+    def _survey(self, op: Op, pinned: set[Index], accesses: list[tuple[Index, ...]]) -> None:
+        """Which indices an operation needs by themselves, and which tiles in memory it touches."""
+        statement = op.statement
+        if isinstance(statement, Load | Store):
+            pinned.update(i for term in statement.terms for i in indices_of(term))
+        if isinstance(statement, Locate):
+            pinned.update(indices_of(statement.term))
+        if op.out is not None and op.out.where == "memory":
+            accesses.append(op.out.axes)
+        for tile in op.reads:
+            if tile.where == "memory":
+                accesses.append(tile.axes)
+            elif tile.where == "inline":
+                self._survey(tile.maker, pinned, accesses)
+
+    @staticmethod
+    def _neighbours(
+        a: Index,
+        b: Index,
+        pinned: set[Index],
+        accesses: list[tuple[Index, ...]],
+        overs: list[frozenset[Index]],
+    ) -> bool:
+        if a in pinned or b in pinned or any((a in over) != (b in over) for over in overs):
+            return False
+        for axes in accesses:
+            if (a in axes) != (b in axes):
+                return False
+            if a in axes and axes.index(b) != axes.index(a) + 1:
+                return False
+        return True
+
+    # ------------------------------------------------------------ values
+
+    def _depth(self, indices: Sequence[Index]) -> int:
+        return max((self.level_of[i] for i in indices), default=0)
+
+    def _variable(self, index: Index) -> Text:
+        """The offset of an index in its tile; 0 for one that the nest does not run over."""
+        level = self.levels[self.level_of.get(index, 0)]
+        return level.variable or 0
+
+    def element(self, tile: Tile) -> str:
+        """A tile in memory at the loops' position."""
+        name = tile.root.text
+        if not tile.axes:
+            return name
+        offset: Text = 0
+        position = 0
+        while position < len(tile.axes):
+            index = tile.axes[position]
+            level = self.levels[self.level_of[index]]
+            width = len(level.indices) if level.variable else 1
+            count = times(*(self.frame.count(i) for i in tile.axes[position : position + width]))
+            offset = plus(times(offset, count), self._variable(index))
+            position += width
+        return f"{name}[{offset}]"
+
+    def _define(self, tile: Tile, depth: int, kind: str, text: str) -> str:
+        name = self._local(tile)
+        self.levels[depth].lines.append(f"const {kind} {name} = {text};")
+        self.known[tile] = name
+        return name
+
+    def _local(self, tile: Tile) -> str:
+        return self.names.name(f"{tile.name}_at" if self.names.taken(tile.name) else tile.name)
+
+    def value(self, tile: Tile) -> str:
+        """The text of a tile's element, made at its level if it is not there yet."""
+        if tile in self.known:
+            return self.known[tile]
+        if tile.where == "inline":
+            return self._inline(tile)
+        if tile.where != "memory":
+            raise Bug(f"{tile.name} is read before it is made")
+        if not tile.axes:
+            return tile.root.text
+        depth = self._depth(tile.axes)
+        return self._define(tile, depth, tile.kind, self.element(tile))
+
+    def _inline(self, tile: Tile) -> str:
+        statement = tile.maker.statement
+        match statement:
+            case Fill(value=number, dtype=dtype):
+                return literal(number, dtype)
+            case Compute():
+                return self._define(tile, self._depth(tile.axes), tile.kind, self._computed(tile.maker))
+            case _:
+                return self._source(tile.maker)
+
+    def _source(self, op: Op) -> str:
+        """The value of an operation without arguments."""
+        statement = op.statement
+        match statement:
+            case Fill(value=number, dtype=dtype):
+                return literal(number, dtype)
+            case Measure(dtype=dtype, extent=extent):
+                return self._number(self.frame.extent(extent), dtype)
+            case Locate(dtype=dtype, term=term):
+                lookup = self._lookup(op)
+                return self._number(self.frame.position(term, None, self._variable, lookup), dtype)
+            case Load():
+                return self._load(op, statement)
+            case _:
+                raise Bug(f"no value in {type(statement).__name__}")
+
+    def _number(self, text: Text, dtype: str) -> str:
+        if isinstance(text, int):
+            return literal(text, dtype)
+        if dtype == "i64":
+            return f"({text})" if " " in text else text
+        return cpp_math.convert(f"i64({text})" if "(" not in text and " " in text else text, "i64", dtype)
+
+    def _lookup(self, op: Op) -> Callable[[str], str]:
+        def lookup(name: str) -> str:
+            return self.value(op.lookups[name])
+
+        return lookup
+
+    def _place(self, op: Op, tensor: str, terms: tuple[Term, ...]) -> Place:
+        place = self.frame.place(tensor, terms, self._variable, self._lookup(op))
+        if isinstance(op.statement, Store):
+            return place
+        inner = self.levels[-1].indices
+        strides = self.frame.strides(tensor)
+        for term, stride in zip(terms, strides, strict=True):
+            if not isinstance(stride, str) or not stride.isidentifier() or stride in self.units:
+                continue
+            if any(i in inner for i in indices_of(term)):
+                self.units.append(stride)
+        return place
+
+    def _guard(self, place: Place) -> str:
+        tests = [f"inside({position}, {size})" for position, size in place.limits]
+        return " && ".join(tests)
+
+    def _load(self, op: Op, statement: Load) -> str:
+        pointer = self.frame.pointer(statement.tensor)
+        source = self.frame.tensors[statement.tensor]
+        if source.role == "scalar":
+            return cpp_math.convert(pointer, source.dtype, statement.dtype)
+        place = self._place(op, statement.tensor, statement.terms)
+        text = cpp_math.convert(f"{pointer}[{place.offset}]", source.dtype, statement.dtype)
+        if source.dtype in ("f16", "bf16"):
+            text = f"float({text})" if text.startswith(pointer) else text
+        if place.limits and (statement.guarded or op.lookups):
+            return f"{self._guard(place)} ? {text} : {literal(statement.other, statement.dtype)}"
+        return text
+
+    def _computed(self, op: Op) -> str:
+        statement = op.statement
+        assert isinstance(statement, Compute)
+        args = [(self.value(a), a.dtype) for a in op.args]
+        return cpp_math.expression(statement.fn, statement.dtype, args)
+
+    # ------------------------------------------------------------ operations
+
+    def run(self) -> list[str]:
+        for op in self.nest.ops:
+            match op.statement:
+                case ReduceTile(kind=kind, over=over):
+                    (arg,) = op.args
+                    text = cpp_math.convert(self.value(arg), arg.dtype, op.statement.dtype)
+                    self._reduce(op, kind, over, text)
+                case ContractTile(over=over, dtype=dtype):
+                    values = [cpp_math.convert(self.value(a), a.dtype, dtype) for a in op.args]
+                    self._reduce(op, "sum", over, " * ".join(values))
+                case Store():
+                    self._store(op, op.statement)
+                case _:
+                    self._make(op)
+        for depth, line in self.writes:
+            self.levels[depth].lines.append(line)
+        lines = [*self.before, *self._assemble()]
+        if self.nest.space and (self.root.lines or self.units):
+            lines = ["{", *indent(lines), "}"]
+        return [*self.declared, *lines]
+
+    def _make(self, op: Op) -> None:
+        tile = op.out
+        assert tile is not None
+        statement = op.statement
+        if isinstance(statement, Carry):
+            text = cpp_math.convert(self.value(op.args[0]), op.args[0].dtype, tile.dtype)
+        elif isinstance(statement, Compute):
+            text = self._computed(op)
+        else:
+            text = self._source(op)
+        depth = len(self.levels) - 1 if tile.axes else 0
+        if tile.where == "memory" and not tile.axes:
+            if tile.root is tile:
+                tile.text = self.frame.names.name(tile.name)
+                text = f"{tile.text} = {text}"
+                self.root.lines.append(
+                    f"{tile.kind} {text};" if isinstance(statement, Carry) else f"const {tile.kind} {text};"
+                )
+            else:
+                self.writes.append((0, f"{tile.root.text} = {text};"))
+            return
+        if tile.where != "memory" or any(user in self.nest.ops for user in tile.users):
+            text = self._define(tile, depth, tile.kind, text)
+        if tile.where == "memory":
+            self.writes.append((depth, f"{self.element(tile)} = {text};"))
+
+    def _store(self, op: Op, statement: Store) -> None:
+        (tile,) = op.args
+        target = self.frame.tensors[statement.tensor]
+        pointer = self.frame.pointer(statement.tensor)
+        place = self._place(op, statement.tensor, statement.terms)
+        text = cpp_math.convert(self.value(tile), tile.dtype, target.dtype)
+        line = f"{pointer}[{place.offset}] = {text};"
+        if op.lookups:
+            line = f"if ({self._guard(place)}) {line}"
+        self.writes.append((len(self.levels) - 1, line))
+
+    def _reduce(self, op: Op, kind: str, over: tuple[Index, ...], text: str) -> None:
+        tile = op.out
+        assert tile is not None
+        depth = len(self.levels)
+        while depth > 1 and set(self.levels[depth - 1].indices) <= set(over):
+            depth -= 1
+        outside = [i for i in over if 0 < self.level_of[i] < depth]
+        innermost = self.levels[-1]
+        start = identity(kind, tile.dtype)
+        if depth == len(self.levels) and not outside:
+            self._single(tile, text)
+            return
+        if outside:
+            self._clear(tile, start)
+        if depth == len(self.levels):
+            innermost.lines.append(combine(kind, tile.dtype, self.element(tile), text))
+            return
+        self._declare(tile)
+        name = self._local(tile)
+        self.levels[depth - 1].lines.append(f"{tile.kind} {name} = {start};")
+        innermost.lines.append(combine(kind, tile.dtype, name, text))
+        innermost.clauses.append(f"reduction({self._clause(kind, tile.dtype)}: {name})")
+        done = f"round_{tile.dtype}({name})" if tile.dtype in ("f16", "bf16") else name
+        if outside:
+            self.levels[depth - 1].after.append(combine(kind, tile.dtype, self.element(tile), name))
+        else:
+            self.levels[depth - 1].after.append(f"{self.element(tile)} = {done};")
+
+    def _declare(self, tile: Tile) -> None:
+        """Declare the variable of a result without indices, outside the nest."""
+        if not tile.axes and tile.root is tile:
+            tile.text = self.frame.names.name(tile.name)
+            self.declared.append(f"{tile.kind} {tile.text};")
+
+    def _single(self, tile: Tile, text: str) -> None:
+        """A reduction over one position."""
+        self._declare(tile)
+        self.writes.append((len(self.levels) - 1, f"{self.element(tile)} = {text};"))
+
+    def _clause(self, kind: str, dtype: str) -> str:
+        if kind in ("max", "min") and dtype in FLOATS:
+            return "top" if kind == "max" else "bottom"
+        return CLAUSES.get(kind, kind)
+
+    def _clear(self, tile: Tile, start: str) -> None:
+        count = times(*(self.frame.count(i) for i in tile.axes))
+        variable = self.names.name("e")
+        self.before.append(f"{loop_head(variable, count)} {tile.root.text}[{variable}] = {start};")
+
+    # ------------------------------------------------------------ text
+
+    def _assemble(self) -> list[str]:
+        units = [unit for unit in self.units if len(self.levels) > 1]
+        body = self._level(0)
+        if not units:
+            return body
+        parameters = ", ".join(f"auto {unit}" for unit in units)
+        test = " && ".join(f"{unit} == 1" for unit in units)
+        once, general = ", ".join("unit" for _ in units), ", ".join(units)
+        head, loops = self._split_root(body)
+        return [
+            *head,
+            f"const auto sweep = [&]({parameters}) {{",
+            *indent(loops),
+            "};",
+            f"if ({test}) sweep({once});",
+            f"else sweep({general});",
+            *self.root.after,
+        ]
+
+    def _split_root(self, body: list[str]) -> tuple[list[str], list[str]]:
+        """What stands before the loops and must stay visible after them, and the loops."""
+        head = len(self.root.lines)
+        tail = len(self.root.after)
+        return body[:head], body[head : len(body) - tail]
+
+    def _level(self, number: int) -> list[str]:
+        level = self.levels[number]
+        lines = list(level.lines)
+        if number + 1 < len(self.levels):
+            inner = self.levels[number + 1]
+            if number + 2 == len(self.levels):
+                clauses = "".join(f" {clause}" for clause in inner.clauses)
+                lines.append(f"#pragma omp simd{clauses}")
+            lines.append(
+                f"for (i64 {inner.variable} = 0; {inner.variable} < {inner.count}; ++{inner.variable}) {{"
+            )
+            lines += indent(self._level(number + 1))
+            lines.append("}")
+        return [*lines, *level.after]

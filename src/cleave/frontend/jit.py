@@ -1,0 +1,324 @@
+"""`cleave.jit` and `cleave.compile`: a function that captures, compiles and picks what fits each call.
+
+Calls are told apart by what changes the code: dtypes, devices, ranks, strings, bools, `None`, constants in
+sight of the function. Within one such kind sizes are dynamic (see `capture`); a static size that changes
+makes all sizes dynamic, so there are two compiles at most, unless the function itself branches on sizes or
+numbers.
+Whatever cannot be compiled runs in PyTorch and is listed in `fallbacks`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cleave.errors import Infeasible, Invalid, Unsupported
+from cleave.frontend.capture import Dynamic, capture
+from cleave.frontend.captured import Captured, Stale
+from cleave.frontend.outside import Surroundings
+from cleave.frontend.trace import Fallback
+from cleave.ir.ops import Input
+from cleave.ir.sizes import infer_sizes
+from cleave.ir.text import print_program
+
+Compiler = Callable[..., Callable[..., Sequence[torch.Tensor]]]
+
+ORDINARY = (
+    RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError,
+    NameError,
+)  # fmt: skip
+"""What a user's function may raise; anything of ours is a `CleaveError`."""
+
+MOST_VARIANTS = 8
+
+
+def _pipeline(*args: Any, **options: Any) -> Any:
+    from cleave.pipeline import compile_program
+
+    return compile_program(*args, **options)
+
+
+@dataclass(slots=True)
+class Variant:
+    """One capture and the callables of its programs (none where the function runs in PyTorch)."""
+
+    captured: Captured
+    callables: tuple[Callable[..., Any], ...]
+    metas: tuple[Any, ...] = ()
+
+    def fits(self, env: Mapping[str, Any]) -> bool:
+        """Whether it serves this call."""
+        for outside, meta in zip(self.captured.outside, self.metas, strict=True):
+            tensor = env[outside.name]
+            if (tensor.dtype, tensor.device, tensor.dim()) != meta:
+                return False
+        return self.captured.holds(env)
+
+
+@dataclass(slots=True)
+class Kind:
+    """All variants for one kind of call; `eager` says why it runs in PyTorch for good."""
+
+    variants: list[Variant] = field(default_factory=list[Variant])
+    eager: Fallback | None = None
+
+
+class Jit:
+    """A compiled function. `compile_count` counts compiles, `fallbacks` lists what runs in PyTorch,
+    `explain()` shows programs and guards."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        dynamic: Dynamic | None = None,
+        target: str | None = None,
+        compile_program: Compiler | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.fn, self.dynamic, self.target, self.strict = fn, dynamic, target, strict
+        self.compile_program = compile_program or _pipeline
+        self.compile_count = 0
+        self.around = Surroundings(fn)
+        self.kinds: dict[Any, Kind] = {}
+        self.kept: dict[int, Any] = {}
+        self.noted: dict[Fallback, None] = {}
+        self.lock = threading.RLock()
+        functools.update_wrapper(self, fn, updated=())
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    # ------------------------------------------------------------ calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or not all(type(a) in _LEAVES for a in args):
+            flat, spec = pytree.tree_flatten((args, kwargs))
+        else:
+            flat, spec = list(args), len(args)
+        key = (spec, tuple(map(self._kind_of, flat)), self.around.constants())
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self._new_kind(key)
+        if kind.eager is not None:
+            return self.fn(*args, **kwargs)
+        if torch.is_grad_enabled() and self._wants_grad(flat):
+            return self._without_grad(args, kwargs)
+        for variant in kind.variants:
+            env = variant.captured.environment(flat)
+            if variant.fits(env):
+                return self._run(kind, variant, env, args, kwargs)
+        with self.lock:
+            return self._first(kind, flat, args, kwargs)
+
+    def _kind_of(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.dtype, leaf.device, leaf.dim()
+        kind = type(leaf)
+        if kind is int:
+            return kind
+        if kind is float:
+            return kind if leaf - leaf == 0 else (kind, repr(leaf))
+        if leaf is None or kind in (bool, str, bytes, torch.dtype, torch.device):
+            return kind, leaf
+        self.kept.setdefault(id(leaf), leaf)
+        return kind, id(leaf)
+
+    def _new_kind(self, key: Any) -> Kind:
+        if self.strict and self.kinds:
+            self._refuse(key, next(iter(self.kinds)))
+        return self.kinds.setdefault(key, Kind())
+
+    def _wants_grad(self, flat: Sequence[Any]) -> bool:
+        return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in flat)
+
+    def _without_grad(self, args: Any, kwargs: Any) -> Any:
+        self._note(Fallback(self._name, "", "an input requires a gradient: there is no backward yet"))
+        return self.fn(*args, **kwargs)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.fn, "__name__", type(self.fn).__name__)
+
+    def _run(self, kind: Kind, variant: Variant, env: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        if variant.captured.outside and torch.is_grad_enabled():
+            for outside in variant.captured.outside:
+                if env[outside.name].requires_grad:
+                    return self._without_grad(args, kwargs)
+        try:
+            return variant.captured.run(env, variant.callables)
+        except Stale as error:
+            self._note(Fallback(self._name, "", f"a size that PyTorch computes has changed ({error})"))
+            return self.fn(*args, **kwargs)
+
+    # ------------------------------------------------------------ compiling
+
+    def _first(self, kind: Kind, flat: list[Any], args: Any, kwargs: Any) -> Any:
+        """No variant fits: make one."""
+        for variant in kind.variants:
+            env = variant.captured.environment(flat)
+            if variant.fits(env):
+                return self._run(kind, variant, env, args, kwargs)
+        if self.strict and kind.variants:
+            raise _misfit(kind.variants[0].captured, flat)
+        if len(kind.variants) >= MOST_VARIANTS:
+            self._give_up(
+                kind, Fallback(self._name, "", f"more than {MOST_VARIANTS} variants of one kind of call")
+            )
+            return self.fn(*args, **kwargs)
+        static = "none" if kind.variants else "parameters"
+        try:
+            captured = capture(
+                self.fn,
+                args,
+                kwargs,
+                dynamic=self.dynamic,
+                static=static,
+                surroundings=self.around,
+                name=self._name,
+            )
+        except ORDINARY as error:
+            result = self.fn(*args, **kwargs)
+            self._give_up(kind, Fallback(self._name, "", f"{type(error).__name__} while capturing: {error}"))
+            return result
+        if captured.whole is not None:
+            self._give_up(kind, captured.whole)
+            return self.fn(*args, **kwargs)
+        env = captured.environment(flat)
+        try:
+            variant = self._compiled(captured, env, flat)
+        except (Unsupported, Infeasible) as error:
+            self._give_up(kind, Fallback(self._name, "", str(error).splitlines()[0]))
+            return self.fn(*args, **kwargs)
+        if not variant.fits(env):
+            self._give_up(
+                kind, Fallback(self._name, "", "its guards do not hold for the call it was captured from")
+            )
+            return self.fn(*args, **kwargs)
+        kind.variants.append(variant)
+        for fallback in captured.fallbacks:
+            self._note(fallback)
+        return self._run(kind, variant, env, args, kwargs)
+
+    def _compiled(self, captured: Captured, env: Mapping[str, Any], flat: Sequence[Any]) -> Variant:
+        target = self.target or _target_of(env.values())
+        callables = tuple(
+            self.compile_program(step.program, target=target, sizes=step.sizes)
+            for step in captured.program_steps
+        )
+        if callables:
+            self.compile_count += 1
+        metas = tuple((env[o.name].dtype, env[o.name].device, env[o.name].dim()) for o in captured.outside)
+        return Variant(captured, callables, metas)
+
+    def _give_up(self, kind: Kind, why: Fallback) -> None:
+        kind.eager = why
+        self._note(why)
+
+    def _note(self, fallback: Fallback) -> None:
+        self.noted[fallback] = None
+
+    def _refuse(self, key: Any, first: Any) -> None:
+        if key[0] != first[0] or len(key[1]) != len(first[1]):
+            raise Invalid(f"{self._name} was compiled for {len(first[1])} arguments, not {len(key[1])}")
+        names = next(iter(self.kinds.values())).variants
+        for number, (expected, actual) in enumerate(zip(first[1], key[1], strict=True)):
+            if expected != actual:
+                name = names[0].captured.arguments[number].name if names else str(number)
+                raise Invalid(f"argument {name}: expected {_shown(expected)}, got {_shown(actual)}")
+
+    # ------------------------------------------------------------ for people
+
+    @property
+    def captures(self) -> tuple[Captured, ...]:
+        """All captures in use."""
+        return tuple(v.captured for kind in self.kinds.values() for v in kind.variants)
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """What ran in PyTorch, and why."""
+        return tuple(self.noted)
+
+    def explain(self) -> str:
+        """Programs, guards and fallbacks as text."""
+        lines = [f"{self._name}: {self.compile_count} compiles"]
+        for captured in self.captures:
+            for program in captured.programs:
+                lines += ["", print_program(program).rstrip()]
+            if captured.guards:
+                lines += ["", "serves calls where", *(f"  {guard}" for guard in captured.guards)]
+        if self.noted:
+            lines += ["", "in PyTorch", *(f"  {fallback}" for fallback in self.noted)]
+        return "\n".join(lines)
+
+
+_LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)}
+
+
+def _shown(kind: Any) -> str:
+    match kind:
+        case (torch.dtype() as dtype, device, int() as rank):
+            return f"{dtype} of rank {rank} on {device}"
+        case type():
+            return kind.__name__
+        case _:
+            return str(kind[-1])
+
+
+def _target_of(values: Any) -> str:
+    devices = {
+        v.device.type for v in values if isinstance(v, torch.Tensor) and (v.dim() or v.device.type != "cpu")
+    }
+    if len(devices) > 1:
+        raise Unsupported(f"tensors on {' and '.join(sorted(devices))}")
+    device = next(iter(devices), "cpu")
+    if device not in ("cpu", "cuda"):
+        raise Unsupported(f"tensors on {device}")
+    return device
+
+
+def _misfit(captured: Captured, flat: Sequence[Any]) -> Invalid:
+    """One error for sizes that a strict compile does not serve: argument, axis, expected, actual."""
+    env = captured.environment(flat)
+    for step in captured.program_steps:
+        shapes = {
+            node.op.name: tuple(env[name].shape)
+            for name, node in zip(step.feeds, step.program.inputs, strict=True)
+            if isinstance(node.op, Input) and name in env
+        }
+        try:
+            infer_sizes(step.program, shapes)
+        except Invalid as error:
+            return error
+    shapes_text = ", ".join(f"{n} {list(v.shape)}" for n, v in env.items() if isinstance(v, torch.Tensor))
+    return Invalid(
+        f"{captured.name} was compiled for calls where {' and '.join(captured.guards)}", where=shapes_text
+    )
+
+
+def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function of tensors on first use.
+
+    `@cleave.jit` or `@cleave.jit(dynamic={"x": ("N", None)}, target="cpu")`. `dynamic` names the dynamic axes
+    of the inputs; without it all sizes are dynamic but those that meet a module's parameter or are a
+    contracted last axis, and those too once one of them changes."""
+    if fn is None:
+        return lambda f: Jit(f, **options)
+    return Jit(fn, **options)
+
+
+def compile(fn: Callable[..., Any], example_inputs: Sequence[Any], **options: Any) -> Jit:  # noqa: A001
+    """Compile ahead of time, for the dtypes, devices and ranks of the example inputs.
+
+    The result refuses (`Invalid`, naming argument, expected and actual) calls that do not fit `dynamic`."""
+    strict = options.pop("strict", True)
+    compiled = Jit(fn, strict=strict, **options)
+    with torch.no_grad():
+        compiled(*example_inputs)
+    return compiled

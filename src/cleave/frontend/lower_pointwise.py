@@ -1,0 +1,494 @@
+"""Lowerings of pointwise operations: arithmetic, comparisons, activations, `where` and casts.
+
+Activations are written in primitive operations, in the dtype in which eager computes them (float32 for half
+precisions), so that the search sees algebra and not names. docs/semantics.md lists each form.
+"""
+
+# ruff: noqa: A002  (parameters have PyTorch's names)
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cleave.errors import Unsupported
+from cleave.frontend.emit import (
+    apply,
+    as_float,
+    cast,
+    choose,
+    compare,
+    constant,
+    infinity,
+    is_float,
+    lift,
+    lowers,
+    out_dtype,
+    pointwise,
+    promote,
+    wide,
+)
+from cleave.frontend.trace import Tracer
+from cleave.frontend.values import Value
+
+
+def binary(fn: str) -> Callable[..., Value]:
+    """Arithmetic in the dtype that the operands promote to."""
+
+    def lower(t: Tracer, a: Any, b: Any) -> Value:
+        dtype = promote(a, b)
+        if dtype == "bool" and fn in ("add", "mul", "max", "min"):
+            return apply(t, "or" if fn in ("add", "max") else "and", "bool", a, b)
+        return apply(t, fn, dtype, a, b)
+
+    return lower
+
+
+def unary(fn: str) -> Callable[..., Value]:
+    """A float function; integers become the default float dtype."""
+
+    def lower(t: Tracer, a: Any) -> Value:
+        return apply(t, fn, as_float(a.dtype), a)
+
+    return lower
+
+
+for _names, _fn in (
+    (("maximum",), "max"), (("minimum",), "min"),
+):  # fmt: skip
+    lowers(*_names)(binary(_fn))
+for _names, _fn in (
+    (("exp", "special_exp"), "exp"), (("log", "special_log"), "log"), (("sqrt",), "sqrt"),
+    (("rsqrt",), "rsqrt"), (("reciprocal",), "reciprocal"), (("tanh",), "tanh"),
+    (("erf", "special_erf"), "erf"), (("sin",), "sin"), (("cos",), "cos"),
+):  # fmt: skip
+    lowers(*_names)(unary(_fn))
+
+
+@lowers("add", "__add__", "__radd__", "__iadd__")
+def add(t: Tracer, a: Any, b: Any, *, alpha: Any = 1) -> Value:
+    if not (isinstance(alpha, int | float) and alpha == 1):
+        b = binary("mul")(t, b, alpha)
+    return binary("add")(t, a, b)
+
+
+@lowers("sub", "subtract", "__sub__", "__isub__")
+def sub(t: Tracer, a: Any, b: Any, *, alpha: Any = 1) -> Value:
+    if not (isinstance(alpha, int | float) and alpha == 1):
+        b = binary("mul")(t, b, alpha)
+    return binary("sub")(t, a, b)
+
+
+@lowers("__rsub__", "rsub")
+def rsub(t: Tracer, a: Any, b: Any, *, alpha: Any = 1) -> Value:
+    return sub(t, b, a, alpha=alpha)
+
+
+@lowers("mul", "multiply", "__mul__", "__rmul__", "__imul__")
+def mul(t: Tracer, a: Any, b: Any) -> Value:
+    return binary("mul")(t, a, b)
+
+
+@lowers("div", "divide", "true_divide", "__truediv__", "__itruediv__")
+def div(t: Tracer, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
+    if rounding_mode == "floor":
+        return floor_divide(t, a, b)
+    if rounding_mode is not None:
+        raise Unsupported(f"division with rounding_mode={rounding_mode!r}")
+    return apply(t, "div", as_float(promote(a, b)), a, b)
+
+
+@lowers("__rtruediv__", "__rdiv__")
+def rdiv(t: Tracer, a: Any, b: Any) -> Value:
+    return div(t, b, a)
+
+
+@lowers("floor_divide", "__floordiv__")
+def floor_divide(t: Tracer, a: Any, b: Any) -> Value:
+    return apply(t, "floordiv", promote(a, b), a, b)
+
+
+@lowers("__rfloordiv__")
+def rfloor_divide(t: Tracer, a: Any, b: Any) -> Value:
+    return floor_divide(t, b, a)
+
+
+@lowers("remainder", "__mod__")
+def remainder(t: Tracer, a: Any, b: Any) -> Value:
+    return apply(t, "mod", promote(a, b), a, b)
+
+
+@lowers("pow", "__pow__", "__ipow__")
+def power(t: Tracer, a: Any, b: Any) -> Value:
+    dtype = promote(a, b)
+    if isinstance(b, int | float) and not isinstance(b, bool) and isinstance(a, Value):
+        x = lift(t, a, dtype)
+        if b in (1, 2, 3, 4):
+            square = apply(t, "mul", dtype, x, x) if b > 1 else x
+            return {1: x, 2: square}.get(int(b)) or apply(t, "mul", dtype, square, square if b == 4 else x)
+        if is_float(dtype) and b in (0.5, -0.5, -1):
+            return apply(t, {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}[float(b)], dtype, x)
+    if not is_float(dtype):
+        raise Unsupported("an integer power with an exponent that is not 1, 2, 3 or 4")
+    return apply(t, "pow", dtype, a, b)
+
+
+@lowers("__rpow__")
+def rpower(t: Tracer, a: Any, b: Any) -> Value:
+    return power(t, b, a)
+
+
+@lowers("square")
+def square(t: Tracer, a: Value) -> Value:
+    return power(t, a, 2)
+
+
+@lowers("neg", "negative", "__neg__")
+def neg(t: Tracer, a: Value) -> Value:
+    return apply(t, "neg", a.dtype, a)
+
+
+@lowers("abs", "absolute", "__abs__")
+def absolute(t: Tracer, a: Value) -> Value:
+    return apply(t, "abs", a.dtype, a)
+
+
+def _rounding(fn: str) -> Callable[..., Value]:
+    def lower(t: Tracer, a: Value) -> Value:
+        return a if not is_float(a.dtype) and fn != "sign" else apply(t, fn, a.dtype, a)
+
+    return lower
+
+
+for _fn in ("floor", "ceil", "round", "trunc", "sign"):
+    lowers(_fn)(_rounding(_fn))
+
+
+@lowers("exp2")
+def exp2(t: Tracer, a: Value) -> Value:
+    dtype = as_float(a.dtype)
+    inner = apply(t, "mul", wide(dtype), a, math.log(2))
+    return cast(t, apply(t, "exp", wide(dtype), inner), dtype)
+
+
+def _log_base(base: float) -> Callable[..., Value]:
+    def lower(t: Tracer, a: Value) -> Value:
+        dtype = as_float(a.dtype)
+        return cast(
+            t, apply(t, "mul", wide(dtype), apply(t, "log", wide(dtype), a), 1 / math.log(base)), dtype
+        )
+
+    return lower
+
+
+lowers("log2")(_log_base(2.0))
+lowers("log10")(_log_base(10.0))
+
+
+# ---------------------------------------------------------------- comparisons and logic
+
+
+for _names, _fn in (
+    (("lt", "less", "__lt__"), "lt"), (("le", "less_equal", "__le__"), "le"),
+    (("gt", "greater", "__gt__"), "gt"), (("ge", "greater_equal", "__ge__"), "ge"),
+    (("eq", "__eq__"), "eq"), (("ne", "not_equal", "__ne__"), "ne"),
+):  # fmt: skip
+
+    def _comparison(t: Tracer, a: Any, b: Any, fn: str = _fn) -> Value:
+        return compare(t, fn, a, b)
+
+    lowers(*_names)(_comparison)
+
+for _names, _fn in (
+    (("logical_and",), "and"), (("logical_or",), "or"), (("logical_xor",), "xor"),
+    (("bitwise_and", "__and__", "__rand__", "__iand__"), "and"),
+    (("bitwise_or", "__or__", "__ror__", "__ior__"), "or"),
+    (("bitwise_xor", "__xor__", "__rxor__"), "xor"),
+):  # fmt: skip
+
+    def _logic(
+        t: Tracer, a: Any, b: Any, fn: str = _fn, strict: bool = not _names[0].startswith("logical")
+    ) -> Value:
+        if strict and promote(a, b) != "bool":
+            raise Unsupported("bitwise operations on integers")
+        return apply(t, fn, "bool", truth(t, a), truth(t, b))
+
+    lowers(*_names)(_logic)
+
+
+def truth(t: Tracer, a: Any) -> Any:
+    """A value as bool: what is not zero."""
+    if isinstance(a, Value) and a.dtype != "bool":
+        return compare(t, "ne", a, 0)
+    return a
+
+
+@lowers("logical_not", "bitwise_not", "__invert__")
+def logical_not(t: Tracer, a: Value) -> Value:
+    if a.dtype != "bool" and out_dtype(t) != "bool":
+        raise Unsupported("bitwise not of integers")
+    return apply(t, "not", "bool", truth(t, a))
+
+
+@lowers("isnan")
+def isnan(t: Tracer, a: Value) -> Value:
+    return pointwise(t, "isnan", "bool", a)
+
+
+@lowers("isinf")
+def isinf(t: Tracer, a: Value) -> Value:
+    return compare(t, "eq", absolute(t, a), infinity())
+
+
+@lowers("isfinite")
+def isfinite(t: Tracer, a: Value) -> Value:
+    return compare(t, "lt", absolute(t, a), infinity())
+
+
+@lowers("where")
+def where(t: Tracer, condition: Value, a: Any = None, b: Any = None) -> Value:
+    if a is None or b is None:
+        raise Unsupported("where with a condition alone")
+    return choose(t, condition, a, b, promote(a, b))
+
+
+@lowers("masked_fill")
+def masked_fill(t: Tracer, x: Value, mask: Value, value: Any) -> Value:
+    return choose(t, mask, value, x, x.dtype)
+
+
+@lowers("nan_to_num")
+def nan_to_num(t: Tracer, x: Value, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> Value:
+    limits = torch.finfo(getattr(torch, str(t.result.dtype).removeprefix("torch.")))
+    y = choose(t, isnan(t, x), nan if nan is not None else 0.0, x, x.dtype)
+    y = choose(t, compare(t, "eq", x, infinity()), limits.max if posinf is None else posinf, y, x.dtype)
+    return choose(t, compare(t, "eq", x, infinity(-1)), limits.min if neginf is None else neginf, y, x.dtype)
+
+
+# ---------------------------------------------------------------- clamps
+
+
+@lowers("clamp", "clip")
+def clamp(t: Tracer, x: Value, min: Any = None, max: Any = None) -> Value:
+    operands = [x, *(limit for limit in (min, max) if limit is not None)]
+    dtype = promote(*operands)
+    y = lift(t, x, dtype)
+    if min is not None:
+        y = apply(t, "max", dtype, y, min)
+    return apply(t, "min", dtype, y, max) if max is not None else y
+
+
+@lowers("clamp_min")
+def clamp_min(t: Tracer, x: Value, min: Any) -> Value:
+    return clamp(t, x, min=min)
+
+
+@lowers("clamp_max")
+def clamp_max(t: Tracer, x: Value, max: Any) -> Value:
+    return clamp(t, x, max=max)
+
+
+@lowers("relu")
+def relu(t: Tracer, x: Value, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    return apply(t, "max", x.dtype, x, 0)
+
+
+@lowers("relu6")
+def relu6(t: Tracer, x: Value, inplace: bool = False) -> Value:
+    return hardtanh(t, x, 0.0, 6.0, inplace)
+
+
+@lowers("hardtanh")
+def hardtanh(t: Tracer, x: Value, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    return apply(t, "min", x.dtype, apply(t, "max", x.dtype, x, min_val), max_val)
+
+
+@lowers("leaky_relu")
+def leaky_relu(t: Tracer, x: Value, negative_slope: Any = 0.01, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    w, wx = _wide(t, x)
+    return cast(t, choose(t, compare(t, "gt", wx, 0), wx, apply(t, "mul", w, wx, negative_slope), w), x.dtype)
+
+
+def _no_inplace(inplace: bool) -> None:
+    if inplace:
+        raise Unsupported("inplace=True")
+
+
+# ---------------------------------------------------------------- activations
+
+
+def _wide(t: Tracer, x: Value) -> tuple[str, Value]:
+    dtype = wide(as_float(x.dtype))
+    return dtype, cast(t, x, dtype)
+
+
+def _logistic(t: Tracer, w: str, x: Value) -> Value:
+    below = apply(t, "add", w, apply(t, "exp", w, apply(t, "neg", w, x)), 1)
+    return apply(t, "div", w, 1, below)
+
+
+@lowers("sigmoid", "special_expit", "expit")
+def sigmoid(t: Tracer, x: Value) -> Value:
+    w, wx = _wide(t, x)
+    return cast(t, _logistic(t, w, wx), as_float(x.dtype))
+
+
+@lowers("silu")
+def silu(t: Tracer, x: Value, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    w, wx = _wide(t, x)
+    below = apply(t, "add", w, apply(t, "exp", w, apply(t, "neg", w, wx)), 1)
+    return cast(t, apply(t, "div", w, wx, below), x.dtype)
+
+
+@lowers("gelu")
+def gelu(t: Tracer, x: Value, approximate: str = "none") -> Value:
+    w, wx = _wide(t, x)
+    half = apply(t, "mul", w, wx, 0.5)
+    if approximate == "tanh":
+        cube = apply(t, "mul", w, apply(t, "mul", w, wx, wx), wx)
+        arg = apply(t, "add", w, wx, apply(t, "mul", w, cube, 0.044715))
+        gate = apply(t, "tanh", w, apply(t, "mul", w, arg, math.sqrt(2 / math.pi)))
+    else:
+        gate = apply(t, "erf", w, apply(t, "mul", w, wx, math.sqrt(0.5)))
+    return cast(t, apply(t, "mul", w, half, apply(t, "add", w, gate, 1)), x.dtype)
+
+
+@lowers("softplus")
+def softplus(t: Tracer, x: Value, beta: Any = 1, threshold: Any = 20) -> Value:
+    w, wx = _wide(t, x)
+    scaled = apply(t, "mul", w, wx, beta)
+    soft = apply(t, "div", w, apply(t, "log", w, apply(t, "add", w, apply(t, "exp", w, scaled), 1)), beta)
+    return cast(t, choose(t, compare(t, "gt", scaled, threshold), wx, soft, w), x.dtype)
+
+
+@lowers("log_sigmoid", "logsigmoid")
+def log_sigmoid(t: Tracer, x: Value) -> Value:
+    w, wx = _wide(t, x)
+    low = apply(t, "min", w, wx, 0)
+    decay = apply(t, "exp", w, apply(t, "neg", w, apply(t, "abs", w, wx)))
+    return cast(t, apply(t, "sub", w, low, apply(t, "log", w, apply(t, "add", w, decay, 1))), x.dtype)
+
+
+@lowers("elu")
+def elu(t: Tracer, x: Value, alpha: Any = 1.0, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    w, wx = _wide(t, x)
+    low = apply(t, "mul", w, apply(t, "sub", w, apply(t, "exp", w, wx), 1), alpha)
+    return cast(t, choose(t, compare(t, "gt", wx, 0), wx, low, w), x.dtype)
+
+
+@lowers("mish")
+def mish(t: Tracer, x: Value, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    w, wx = _wide(t, x)
+    return cast(t, apply(t, "mul", w, wx, apply(t, "tanh", w, softplus(t, wx))), x.dtype)
+
+
+@lowers("hardsigmoid")
+def hardsigmoid(t: Tracer, x: Value, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    w, wx = _wide(t, x)
+    shifted = apply(t, "min", w, apply(t, "max", w, apply(t, "add", w, wx, 3), 0), 6)
+    return cast(t, apply(t, "div", w, shifted, 6), x.dtype)
+
+
+@lowers("hardswish")
+def hardswish(t: Tracer, x: Value, inplace: bool = False) -> Value:
+    w, wx = _wide(t, x)
+    return cast(t, apply(t, "mul", w, wx, hardsigmoid(t, wx, inplace)), x.dtype)
+
+
+@lowers("glu")
+def glu(t: Tracer, x: Value, dim: int = -1) -> Value:
+    from cleave.frontend.lower_views import chunk
+
+    a, b = chunk(t, x, 2, dim)
+    return apply(t, "mul", x.dtype, a, sigmoid(t, b))
+
+
+@lowers("lerp")
+def lerp(t: Tracer, a: Value, b: Value, weight: Any) -> Value:
+    dtype = a.dtype
+    return apply(t, "add", dtype, a, apply(t, "mul", dtype, weight, apply(t, "sub", dtype, b, a)))
+
+
+@lowers("addcmul")
+def addcmul(t: Tracer, a: Value, b: Value, c: Value, *, value: Any = 1) -> Value:
+    dtype = promote(a, b, c)
+    return apply(t, "add", dtype, a, apply(t, "mul", dtype, apply(t, "mul", dtype, b, value), c))
+
+
+@lowers("addcdiv")
+def addcdiv(t: Tracer, a: Value, b: Value, c: Value, *, value: Any = 1) -> Value:
+    dtype = promote(a, b, c)
+    return apply(t, "add", dtype, a, apply(t, "div", dtype, apply(t, "mul", dtype, b, value), c))
+
+
+@lowers("dropout")
+def dropout(t: Tracer, x: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    if training and p:
+        raise Unsupported("random numbers")
+    return x
+
+
+# ---------------------------------------------------------------- dtypes
+
+
+@lowers("to")
+def to(t: Tracer, x: Value, *args: Any, **kwargs: Any) -> Value:
+    if t.result.device != _device_of(t, x):
+        raise Unsupported("a move to another device")
+    return cast(t, x, out_dtype(t))
+
+
+def _device_of(t: Tracer, x: Value) -> torch.device:
+    for fake, value in t.values.values():
+        if value is x:
+            return fake.device
+    return t.result.device
+
+
+for _name in (
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "long",
+    "int",
+    "short",
+    "char",
+    "byte",
+    "bool",
+    "type_as",
+):
+
+    @lowers(_name)
+    def _convert(t: Tracer, x: Value, *others: Any, **kwargs: Any) -> Value:
+        return truth(t, x) if out_dtype(t) == "bool" else cast(t, x, out_dtype(t))
+
+
+@lowers("contiguous", "clone", "detach", "alias", "requires_grad_", "data", "resolve_conj", "resolve_neg",
+        "positive", "__pos__")  # fmt: skip
+def same(t: Tracer, x: Value, *args: Any, **kwargs: Any) -> Value:
+    return x
+
+
+@lowers("fill")
+def fill(t: Tracer, x: Value, value: Any) -> Value:
+    return choose(t, constant(t, True, "bool"), value, x, x.dtype)
+
+
+@lowers("zero")
+def zero(t: Tracer, x: Value) -> Value:
+    return fill(t, x, 0)
+
+
+@lowers("copy")
+def copy(t: Tracer, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return choose(t, constant(t, True, "bool"), source, x, x.dtype)

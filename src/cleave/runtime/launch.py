@@ -1,0 +1,224 @@
+"""From a tile program to a function on torch tensors.
+
+A `Launcher` builds a tile program once and is then called with tensors and numbers in the program's input
+order. Everything that follows from dtypes, shapes and strides (checks, sizes, part counts, shapes of outputs,
+sizes and strides as arguments) is worked out once per combination of them and kept; a later call allocates
+its outputs and calls the kernels. Outputs are fresh and contiguous in the caller's layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cleave.codegen import cpp
+from cleave.codegen.source import Argument, Entry
+from cleave.errors import Bug, CleaveError, Invalid
+from cleave.ir.dims import Dim, Parts, size_of
+from cleave.runtime.build import Function, build
+from cleave.schedule.machine import CPU
+from cleave.schedule.select import choose_parts
+from cleave.schedule.shapes import infer_sizes, parts_of
+from cleave.schedule.tiles import Tensor, TileProgram
+
+DTYPES: dict[str, torch.dtype] = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
+    "bool": torch.bool,
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+KEPT_SIGNATURES = 4096
+
+Value = torch.Tensor | float
+Choose = Callable[[TileProgram, Mapping[Dim, int]], Mapping[Dim, int]]
+"""Chooses the part count of each split dim for the sizes of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tensor to allocate."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel of a call: its function, its arguments with holes, and which tensor or number (by its place
+    among inputs, outputs and workspaces) fills which hole. The last argument is the number of threads."""
+
+    function: Function
+    arguments: tuple[int, ...]
+    holes: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What follows from the signature of a call."""
+
+    sizes: dict[Dim, int]
+    outputs: tuple[Shape, ...]
+    workspaces: tuple[Shape, ...]
+    steps: tuple[Step, ...]
+
+
+class Launcher:
+    """A tile program, built for the CPU. Calls from several threads at once are safe: nothing is shared but
+    the record of signatures. `choose` decides part counts (by default the closed-form rule of
+    `cleave.schedule.select`)."""
+
+    def __init__(
+        self, tiles: TileProgram, target: str = "cpu", *, choose: Choose | None = None, sanitize: bool = False
+    ) -> None:
+        if target != "cpu":
+            raise Bug(f"the C++ launcher has no target {target!r}")
+        self.tiles, self.target = tiles, target
+        self.choose = choose
+        self.source = cpp.emit(tiles)
+        self._library = build(self.source, sanitize=sanitize)
+        self._bound: dict[tuple[object, ...], Bound] = {}
+        self._tensors = (*tiles.inputs, *tiles.outputs, *tiles.workspaces)
+        self._places = {tensor.name: place for place, tensor in enumerate(self._tensors)}
+        self._floats = tuple(t.role == "scalar" for t in tiles.inputs)
+
+    def __call__(self, *args: Value) -> tuple[torch.Tensor, ...]:
+        """Run the program; returns its outputs. `Invalid` names the argument that does not fit, with the
+        expected and the actual value."""
+        signature = tuple(
+            (a.shape, a.stride(), a.dtype, a.device) if isinstance(a, torch.Tensor) else type(a) for a in args
+        )
+        bound = self._bound.get(signature)
+        if bound is None:
+            bound = self._bind(args)
+            if len(self._bound) >= KEPT_SIGNATURES:
+                self._bound.clear()
+            self._bound[signature] = bound
+        outputs = tuple([torch.empty(o.shape, dtype=o.dtype) for o in bound.outputs])
+        workspaces = [torch.empty(w.shape, dtype=w.dtype) for w in bound.workspaces]
+        values = [v.data_ptr() if isinstance(v, torch.Tensor) else v for v in (*args, *outputs, *workspaces)]
+        threads = torch.get_num_threads()
+        for step in bound.steps:
+            arguments: list[float] = list(step.arguments)
+            for place, value in step.holes:
+                arguments[place] = values[value]
+            arguments[-1] = threads
+            if step.function(*arguments):
+                raise CleaveError(f"program {self.tiles.name}: no memory for the scratch of its kernels")
+        return outputs
+
+    def sizes_of(self, *args: Value) -> dict[Dim, int]:
+        """The sizes of all atoms for a call with these arguments; `Invalid` if they do not fit."""
+        self._check(args)
+        pairs = zip(self.tiles.inputs, args, strict=True)
+        return infer_sizes(
+            self.tiles, {t.name: tuple(a.shape) for t, a in pairs if isinstance(a, torch.Tensor)}
+        )
+
+    # ------------------------------------------------------------ once per signature
+
+    def _check(self, args: Sequence[Value]) -> None:
+        inputs = self.tiles.inputs
+        if len(args) != len(inputs):
+            names = ", ".join(t.name for t in inputs)
+            raise self._invalid(f"{len(args)} arguments, expected {len(inputs)}: {names}")
+        for tensor, value in zip(inputs, args, strict=True):
+            if tensor.role == "scalar":
+                self._check_number(tensor, value)
+            else:
+                self._check_tensor(tensor, value)
+
+    def _check_number(self, tensor: Tensor, value: Value) -> None:
+        allowed = {"bool": (bool,), "f64": (float, int), "f32": (float, int)}.get(tensor.dtype, (int,))
+        if not isinstance(value, allowed) or (isinstance(value, bool) and tensor.dtype != "bool"):
+            actual = f"a {type(value).__name__}"
+            raise self._invalid(f"argument {tensor.name} is {actual}, expected a number ({tensor.dtype})")
+
+    def _check_tensor(self, tensor: Tensor, value: Value) -> None:
+        if not isinstance(value, torch.Tensor):
+            actual = f"a {type(value).__name__}"
+            raise self._invalid(f"argument {tensor.name} is {actual}, expected a tensor ({tensor.dtype})")
+        expected = DTYPES[tensor.dtype]
+        if value.dtype != expected:
+            raise self._invalid(f"argument {tensor.name} has dtype {value.dtype}, expected {expected}")
+        if value.device.type != self.target:
+            raise self._invalid(f"argument {tensor.name} is on {value.device}, expected {self.target}")
+        if value.layout != torch.strided:
+            raise self._invalid(f"argument {tensor.name} has layout {value.layout}, expected torch.strided")
+
+    def _invalid(self, what: str) -> Invalid:
+        return Invalid(what, where=f"program {self.tiles.name}")
+
+    def _bind(self, args: Sequence[Value]) -> Bound:
+        sizes = self.sizes_of(*args)
+        split = parts_of(self.tiles)
+        chosen = self._parts(sizes) if split else {}
+        lengths: dict[Dim, int] = {}
+        for parts in split:
+            count = int(chosen.get(parts.of, 1))
+            if count < 1:
+                raise Bug(f"{count} parts of {parts.of}")
+            sizes[parts] = count
+            lengths[parts.of] = max(1, -(-size_of(parts.of, sizes) // count))
+        strides = {
+            t.name: a.stride()
+            for t, a in zip(self.tiles.inputs, args, strict=True)
+            if isinstance(a, torch.Tensor)
+        }
+        steps = tuple(self._step(entry, sizes, lengths, strides) for entry in self.source.entries)
+        outputs = tuple(_shape(t, sizes) for t in self.tiles.outputs)
+        workspaces = tuple(_shape(t, sizes) for t in self.tiles.workspaces)
+        return Bound(sizes, outputs, workspaces, steps)
+
+    def _parts(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
+        if self.choose is not None:
+            return self.choose(self.tiles, sizes)
+        return choose_parts(self.tiles, sizes, CPU)
+
+    def _step(
+        self,
+        entry: Entry,
+        sizes: Mapping[Dim, int],
+        lengths: Mapping[Dim, int],
+        strides: Mapping[str, tuple[int, ...]],
+    ) -> Step:
+        arguments: list[int] = []
+        holes: list[tuple[int, int]] = []
+        for place, argument in enumerate(entry.arguments):
+            if argument.kind in ("pointer", "scalar"):
+                holes.append((place, self._places[argument.tensor]))
+                arguments.append(0)
+            else:
+                arguments.append(_number(argument, sizes, lengths, strides))
+        return Step(self._library.functions[entry.function], tuple(arguments), tuple(holes))
+
+
+def _number(
+    argument: Argument,
+    sizes: Mapping[Dim, int],
+    lengths: Mapping[Dim, int],
+    strides: Mapping[str, tuple[int, ...]],
+) -> int:
+    """The value of an argument that follows from the signature."""
+    if argument.kind == "threads":
+        return 1
+    if argument.kind == "stride":
+        return strides[argument.tensor][argument.axis]
+    assert argument.dim is not None
+    match argument.kind:
+        case "size":
+            return size_of(argument.dim, sizes)
+        case "chunk":
+            return lengths[argument.dim]
+        case "parts":
+            return sizes[Parts(argument.dim)]
+        case _:
+            raise Bug(f"an argument of kind {argument.kind}")
+
+
+def _shape(tensor: Tensor, sizes: Mapping[Dim, int]) -> Shape:
+    shape = tuple(math.prod(size_of(dim, sizes) for dim in group) for group in tensor.layout)
+    return Shape(shape, DTYPES[tensor.dtype])

@@ -1,0 +1,422 @@
+"""Run generated Triton modules, and check what they compile to without a GPU.
+
+`TritonLauncher` calls the kernels of a tile program on torch tensors: on a GPU, or on the CPU in Triton's
+interpreter. It launches on the current stream with no synchronisation, and takes results and workspaces from
+PyTorch's allocator: calls may be captured in a CUDA graph once a first call has built the kernels. What
+follows from shapes, strides and alignment is kept for the next call. `compile_for` builds for a GPU that
+need not be there and reports registers, spills, shared memory and matrix instructions.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from cleave.codegen import triton as emitter
+from cleave.codegen.source import Argument, Entry, Source
+from cleave.errors import BuildError, Invalid, Unsupported
+from cleave.ir.dims import Dim, Parts, size_of
+from cleave.runtime import cache
+from cleave.runtime.launch import DTYPES, KEPT_SIGNATURES, Choose, Launcher, Value
+from cleave.schedule.shapes import parts_of
+from cleave.schedule.tiles import Loop, PartBound, Statement, Tensor, TileProgram
+
+WIDE = emitter.NARROW_LIMIT
+"""From this size on positions are 64 bits wide."""
+MOST_BLOCKS = (1 << 31) - 1
+SHARED_LIMITS = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+"""Bytes of shared memory that a block may have, by capability."""
+
+_MODULES: dict[str, ModuleType] = {}
+
+
+def load_module(source: Source) -> ModuleType:
+    """The module of a generated source, imported once per process from a file in the cache."""
+    key = cache.key_of({"source": source.text})
+    if key not in _MODULES:
+        path = cache.fetch(key, ".py", lambda target: _write(target, source.text))
+        spec = importlib.util.spec_from_file_location(f"cleave_{key}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        _MODULES.setdefault(key, module)
+    return _MODULES[key]
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+# ---------------------------------------------------------------- calls
+
+
+@dataclass(slots=True)
+class _Launch:
+    """One kernel in one kind of call: its arguments with holes, which tensor or number (by its place among
+    inputs, outputs and workspaces) fills which hole, and how it is started once Triton has compiled it."""
+
+    entry: Entry
+    blocks: int
+    template: list[Any]
+    holes: list[tuple[int, int]]
+    start: Callable[..., Any] | None = None
+
+
+@dataclass(slots=True)
+class _Call:
+    """A kind of call: shapes, strides and alignment are given."""
+
+    device: torch.device
+    outputs: list[tuple[tuple[int, ...], torch.dtype]]
+    workspaces: list[tuple[tuple[int, ...], torch.dtype]]
+    launches: list[_Launch]
+
+
+class TritonLauncher(Launcher):
+    """The kernels of a tile program as a function of torch tensors and numbers, in the order of its inputs;
+    it returns fresh tensors, one per output.
+
+    `target` is `cuda`, or `interpret` for Triton's interpreter on CPU tensors (`TRITON_INTERPRET=1` must be
+    set before triton is imported). `precision` is PyTorch's float32 matmul precision. For `cuda` everything is
+    compiled at once: `BuildError` where Triton or the device refuses. `Invalid` for arguments that do not fit."""
+
+    def __init__(
+        self,
+        tiles: TileProgram,
+        target: str = "cuda",
+        *,
+        choose: Choose | None = None,
+        precision: str = "highest",
+    ) -> None:
+        if target not in ("cuda", "interpret"):
+            raise Invalid(f"target {target!r} for Triton", hint="cuda or interpret")
+        self.tiles, self.choose = tiles, choose
+        self.interpreted = target == "interpret"
+        self.target = "cpu" if self.interpreted else "cuda"
+        self.source = emitter.emit(tiles, precision=precision)
+        self.module = load_module(self.source)
+        if self.interpreted != is_interpreted(self.module, self.source):
+            raise Invalid(
+                f"triton was imported {'without' if self.interpreted else 'with'} TRITON_INTERPRET=1",
+                hint="set or unset it before the first import of triton",
+            )
+        self.reports = () if self.interpreted else self._refuse()
+        self._calls: dict[Any, _Call] = {}
+
+    def _refuse(self) -> tuple[Report, ...]:
+        """Compile for the device at hand and hold the kernels to its limits."""
+        major, minor = torch.cuda.get_device_capability()
+        reports = compile_for(self.source, 10 * major + minor)
+        limit = SHARED_LIMITS.get(10 * major + minor, SHARED_LIMITS[86])
+        for report in reports:
+            if report.shared > limit:
+                raise BuildError(
+                    f"kernel {report.kernel} of {self.tiles.name} needs {report.shared} bytes of shared memory; "
+                    f"the device has {limit} per block"
+                )
+        return reports
+
+    def __call__(self, *args: Value) -> tuple[torch.Tensor, ...]:
+        key = tuple(
+            [
+                (a.shape, a.stride(), a.data_ptr() % 16, a.dtype, a.device)
+                if isinstance(a, torch.Tensor)
+                else type(a)
+                for a in args
+            ]
+        )
+        call = self._calls.get(key)
+        if call is None:
+            call = self._plan(args)
+            if len(self._calls) >= KEPT_SIGNATURES:
+                self._calls.clear()
+            self._calls[key] = call
+        device = call.device
+        outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in call.outputs]
+        workspaces = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in call.workspaces]
+        values = (*args, *outputs, *workspaces)
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                self._run(call, values)
+        else:
+            self._run(call, values)
+        return tuple(outputs)
+
+    def _run(self, call: _Call, values: Sequence[Value]) -> None:
+        for launch in call.launches:
+            arguments: list[Any] = list(launch.template)
+            for place, value in launch.holes:
+                arguments[place] = values[value]
+            if launch.start is None:
+                launch.start = self._first(launch, arguments)
+            else:
+                launch.start(*arguments)
+
+    def _first(self, launch: _Launch, arguments: Sequence[Any]) -> Callable[..., Any]:
+        """Run a launch through Triton, which compiles if it must; returns how to repeat it cheaply."""
+        function = getattr(self.module, launch.entry.function)
+        if self.interpreted:
+            start = function[(launch.blocks,)]
+            start(*arguments)
+            return start
+        from triton.runtime.errors import OutOfResources
+
+        try:
+            compiled = function[(launch.blocks,)](*arguments, **options_of(launch.entry))
+        except OutOfResources as error:
+            raise BuildError(f"kernel {launch.entry.kernel} of {self.tiles.name}: {error}") from error
+        return compiled[(launch.blocks, 1, 1)]
+
+    # ------------------------------------------------------------ once per signature
+
+    def _plan(self, args: Sequence[Value]) -> _Call:
+        """Check the arguments of a call and work out everything that does not depend on their values."""
+        tiles, sizes = self.tiles, self.sizes_of(*args)
+        devices = list(dict.fromkeys(a.device for a in args if isinstance(a, torch.Tensor)))
+        if len(devices) > 1:
+            where = ", ".join(map(str, devices))
+            raise Invalid(f"arguments on {where}; move them to one", where=f"program {tiles.name}")
+        lengths = self._split(sizes)
+        made = [*tiles.outputs, *tiles.workspaces]
+        shapes = {t.name: shape_of(t, sizes) for t in made}
+        strides = {name: dense(shape) for name, shape in shapes.items()}
+        pairs = zip(tiles.inputs, args, strict=True)
+        strides |= {t.name: tuple(a.stride()) for t, a in pairs if isinstance(a, torch.Tensor)}
+        wide = self._wide(sizes, lengths)
+        launches: list[_Launch] = []
+        for entry in self.source.entries:
+            blocks = prod(-(-size_of(axis.index.dim, sizes) // axis.tile) for axis in entry.grid)
+            if blocks > MOST_BLOCKS:
+                raise Unsupported(
+                    f"kernel {entry.kernel} needs {blocks} blocks; a GPU starts {MOST_BLOCKS} at most",
+                    where=f"program {tiles.name}",
+                )
+            if blocks:
+                launches.append(self._launch(entry, blocks, sizes, lengths, strides, wide))
+        outputs = [(shapes[t.name], DTYPES[t.dtype]) for t in tiles.outputs]
+        workspaces = [(shapes[t.name], DTYPES[t.dtype]) for t in tiles.workspaces]
+        device = devices[0] if devices else torch.empty(0, device=self.target).device
+        return _Call(device, outputs, workspaces, launches)
+
+    def _wide(self, sizes: Mapping[Dim, int], lengths: Mapping[Dim, int]) -> bool:
+        """Whether a position may pass what indices of 32 bits are trusted with."""
+        largest = max([*sizes.values(), *(lengths[dim] * (sizes[dim] + 1) for dim in lengths)], default=0)
+        axes = [dim for t in self.tiles.inputs for group in t.layout for dim in group]
+        return max([largest, *(size_of(dim, sizes) for dim in axes)]) >= WIDE
+
+    def _split(self, sizes: dict[Dim, int]) -> dict[Dim, int]:
+        """Choose part counts (into `sizes`); returns the length of a part of each split dim."""
+        split = parts_of(self.tiles)
+        chosen = self._parts(sizes) if split else {}
+        steps = split_steps(self.tiles)
+        lengths: dict[Dim, int] = {}
+        for dim in split:
+            sizes[dim] = max(1, int(chosen.get(dim.of, 1)))
+            step = steps.get(dim, 1)
+            least = -(-size_of(dim.of, sizes) // sizes[dim])
+            lengths[dim] = max(1, -(-least // step)) * step
+        return lengths
+
+    def _parts(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
+        if self.choose is not None:
+            return self.choose(self.tiles, sizes)
+        from cleave.schedule.machine import H200
+        from cleave.schedule.select import choose_parts
+
+        return choose_parts(self.tiles, sizes, H200)
+
+    def _launch(
+        self,
+        entry: Entry,
+        blocks: int,
+        sizes: Mapping[Dim, int],
+        lengths: Mapping[Dim, int],
+        strides: Mapping[str, Sequence[int]],
+        wide: bool,
+    ) -> _Launch:
+        tensors = (*self.tiles.inputs, *self.tiles.outputs, *self.tiles.workspaces)
+        places = {tensor.name: place for place, tensor in enumerate(tensors)}
+        template: list[Any] = []
+        holes: list[tuple[int, int]] = []
+        for place, argument in enumerate(entry.arguments):
+            value = None
+            match argument.kind:
+                case "pointer" | "scalar":
+                    holes.append((place, places[argument.tensor]))
+                case "stride":
+                    value = strides[argument.tensor][argument.axis]
+                case _:
+                    value = number_of(argument, sizes, lengths)
+            template.append(value)
+        if takes_index(entry):
+            import triton.language as tl
+
+            template.append(tl.int64 if wide else tl.int32)
+        return _Launch(entry, blocks, template, holes)
+
+
+def number_of(argument: Argument, sizes: Mapping[Dim, int], lengths: Mapping[Dim, int]) -> int:
+    """The value of a size, a part's length or a part count."""
+    assert argument.dim is not None
+    match argument.kind:
+        case "size":
+            return size_of(argument.dim, sizes)
+        case "chunk":
+            return lengths[Parts(argument.dim)]
+        case _:
+            return sizes[Parts(argument.dim)]
+
+
+def takes_index(entry: Entry) -> bool:
+    """Whether a kernel has the parameter `INDEX`, the type of positions: it does if a size is dynamic."""
+    return any(a.kind in ("size", "chunk", "parts") for a in entry.arguments)
+
+
+def shape_of(tensor: Tensor, sizes: Mapping[Dim, int]) -> tuple[int, ...]:
+    """The shape of a tensor with the caller's axes."""
+    return tuple(prod(size_of(dim, sizes) for dim in group) for group in tensor.layout)
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a new tensor."""
+    return tuple(prod(max(1, n) for n in shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def split_steps(tiles: TileProgram) -> dict[Dim, int]:
+    """The tile by which a part of each split dim is looped over: parts of whole tiles have no border."""
+    found: dict[Dim, int] = {}
+
+    def visit(body: Sequence[Statement]) -> None:
+        for statement in body:
+            if isinstance(statement, Loop):
+                if isinstance(statement.start, PartBound):
+                    dim = statement.start.part.dim
+                    found[dim] = max(found.get(dim, 1), statement.tile)
+                visit(statement.body)
+
+    for kernel in tiles.kernels:
+        visit(kernel.body)
+    return found
+
+
+def is_interpreted(module: ModuleType, source: Source) -> bool:
+    """Whether the functions of a module run in Triton's interpreter."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return any(isinstance(getattr(module, e.function), InterpretedFunction) for e in source.entries)
+
+
+def options_of(entry: Entry) -> dict[str, Any]:
+    """How Triton compiles a kernel. Products and sums are not fused: `x*c - max(x*c)` is 0 at the maximum."""
+    return {"num_warps": entry.warps, "num_stages": entry.stages, "enable_fp_fusion": False}
+
+
+# ---------------------------------------------------------------- compiling without a GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a kernel compiles to: `registers` per thread, `spills` in bytes of stack per thread, `shared` bytes
+    per block, and how many warp-group matrix instructions it has."""
+
+    kernel: str
+    registers: int
+    spills: int
+    shared: int
+    wgmma: int
+
+
+def compile_for(source: Source, capability: int = 90) -> tuple[Report, ...]:
+    """Compile every kernel for a GPU of this capability, which need not be there: as a call with dense
+    tensors, aligned to 16 bytes, and sizes that are multiples of 16. `BuildError` if Triton refuses."""
+    module = load_module(source)
+    if is_interpreted(module, source):
+        raise BuildError("triton was imported with TRITON_INTERPRET=1 and compiles nothing")
+    return tuple(_compiled(getattr(module, entry.function), entry, capability) for entry in source.entries)
+
+
+_POINTERS = {
+    "f64": "fp64", "f32": "fp32", "f16": "fp16", "bf16": "bf16", "i64": "i64", "i32": "i32", "i16": "i16",
+    "i8": "i8", "u8": "u8", "bool": "i1",
+}  # fmt: skip
+
+
+def _compiled(function: Any, entry: Entry, capability: int) -> Report:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    signature, constants, attributes = _signature(function, entry)
+    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
+    try:
+        kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options_of(entry))
+    except (CompilationError, OutOfResources, PTXASError, RuntimeError) as error:
+        raise BuildError(f"Triton refuses kernel {entry.kernel}: {error}") from error
+    return _report(entry.kernel, kernel)
+
+
+def _signature(function: Any, entry: Entry) -> tuple[dict[str, str], dict[Any, Any], dict[Any, Any]]:
+    """Types, constants and alignment of the parameters in a call with dense, aligned tensors."""
+    import triton.language as tl
+
+    last: dict[str, int] = {}
+    for argument in entry.arguments:
+        if argument.kind == "stride":
+            last[argument.tensor] = max(last.get(argument.tensor, 0), argument.axis)
+    signature: dict[str, str] = {}
+    constants: dict[Any, Any] = {}
+    attributes: dict[Any, Any] = {}
+    loose = set(function.do_not_specialize or ())
+    for place, argument in enumerate(entry.arguments):
+        name = argument.name
+        typed = function.params[place].annotation_type
+        if argument.kind == "pointer":
+            signature[name] = "*" + _POINTERS[argument.dtype]
+        elif argument.kind == "stride" and not typed and last[argument.tensor] == argument.axis:
+            signature[name] = "constexpr"
+            constants[(place,)] = 1
+        else:
+            signature[name] = typed or "i32"
+        if signature[name] != "constexpr" and argument.kind != "scalar" and name not in loose:
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    if takes_index(entry):
+        signature["INDEX"] = "constexpr"
+        constants[(len(entry.arguments),)] = tl.int32
+    return signature, constants, attributes
+
+
+def _report(name: str, kernel: Any) -> Report:
+    import triton
+
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(kernel.asm["cubin"])
+        usage = _output([str(tools / "cuobjdump"), "-res-usage", str(path)])
+        code = _output([str(tools / "nvdisasm"), "-c", str(path)])
+    words = dict(word.split(":", 1) for word in usage.split() if ":" in word and word.split(":", 1)[1].isdigit())
+    return Report(
+        name,
+        int(words["REG"]),
+        int(words["STACK"]) + int(words.get("LOCAL", 0)),
+        int(kernel.metadata.shared),
+        code.count("HGMMA"),
+    )
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"{Path(command[0]).name} failed: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,297 @@
+"""Where a loop is alive, and where it needs no mask: interval arithmetic on affine predicates.
+
+A predicate is read as a conjunction of inequalities `sum(c * index) + extent >= 0` over kernel indices and
+sizes. Over the current spans of all other indices each gives a range of the loop's index in which it holds
+for some element (*live*), and one in which it holds for all (*full*). Tiles that are not live are never
+visited, tiles that are full carry no mask (design.md, section 4, step 4). Everything that is not affine, or
+not expressible as a `Bound`, narrows nothing and stays masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cleave.ir.dims import NO_EXTENT, Dim, Extent, Index, Union, extent
+from cleave.ir.ops import INTEGERS
+from cleave.schedule.tiles import AlignBound, Bound, LimitBound, PartBound, SizeBound, SpanBound
+from cleave.schedule.values import ComputeOf, FillOf, LocateOf, LoopPlan, MeasureOf, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`sum(c * index) + offset`, indices sorted by number."""
+
+    terms: tuple[tuple[Index, int], ...]
+    offset: Extent
+
+    def __add__(self, other: Affine) -> Affine:
+        total = dict(self.terms)
+        for index, c in other.terms:
+            total[index] = total.get(index, 0) + c
+        kept = sorted(((i, c) for i, c in total.items() if c), key=lambda item: item[0].number)
+        return Affine(tuple(kept), self.offset + other.offset)
+
+    def __mul__(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine((), NO_EXTENT)
+        return Affine(tuple((i, c * factor) for i, c in self.terms), self.offset * factor)
+
+    def __sub__(self, other: Affine) -> Affine:
+        return self + other * -1
+
+    def plus(self, const: int) -> Affine:
+        """The same form and a number more."""
+        return Affine(self.terms, self.offset + Extent(const))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a loop. `facts` hold for every element of every tile in it; `exact`: all tiles full."""
+
+    start: Bound
+    stop: Bound
+    exact: bool
+    facts: tuple[Affine, ...]
+
+
+def affine_of(value: Value) -> Affine | None:
+    """The value as an affine form of positions and sizes, if it is an integer of that form."""
+    if value.dtype not in INTEGERS:
+        return None
+    match value.op:
+        case LocateOf(where):
+            pairs = [(leaf, c) for leaf, c in where.leaves if isinstance(leaf, Index)]
+            if len(pairs) != len(where.leaves):
+                return None
+            return Affine((), where.offset) + Affine(
+                tuple(sorted(pairs, key=lambda item: item[0].number)), NO_EXTENT
+            )
+        case MeasureOf(size):
+            return Affine((), size)
+        case FillOf(number):
+            return Affine((), Extent(int(number)))
+        case ComputeOf(fn):
+            return _affine_compute(fn, [affine_of(a) for a in value.args])
+        case _:
+            return None
+
+
+def _affine_compute(fn: str, args: list[Affine | None]) -> Affine | None:
+    known = [a for a in args if a is not None]
+    if len(known) != len(args):
+        return None
+    match fn:
+        case "id" | "cast":
+            return known[0]
+        case "neg":
+            return known[0] * -1
+        case "add":
+            return known[0] + known[1]
+        case "sub":
+            return known[0] - known[1]
+        case "mul":
+            for a, b in (known, known[::-1]):
+                if not a.terms and not a.offset.terms:
+                    return b * a.offset.const
+            return None
+        case _:
+            return None
+
+
+def inequalities(value: Value, holds: bool = True) -> tuple[tuple[Affine, ...], bool]:
+    """Affine inequalities that are true where the boolean value is `holds`, and whether they are all
+    that is needed for it (the converse)."""
+    if not isinstance(value.op, ComputeOf):
+        if isinstance(value.op, FillOf) and bool(value.op.value) == holds:
+            return (), True
+        return (), False
+    fn = value.op.fn
+    if fn in ("id", "cast") and value.args[0].dtype == "bool":
+        return inequalities(value.args[0], holds)
+    if fn == "not":
+        return inequalities(value.args[0], not holds)
+    if (fn == "and" and holds) or (fn == "or" and not holds):
+        left, right = (inequalities(a, holds) for a in value.args)
+        return tuple(dict.fromkeys((*left[0], *right[0]))), left[1] and right[1]
+    if fn not in ("lt", "le", "gt", "ge", "eq"):
+        return (), False
+    a, b = (affine_of(x) for x in value.args)
+    if a is None or b is None:
+        return (), False
+    return _compared(fn, a, b, holds)
+
+
+def _compared(fn: str, a: Affine, b: Affine, holds: bool) -> tuple[tuple[Affine, ...], bool]:
+    match (fn, holds):
+        case ("lt", True) | ("ge", False):
+            return ((b - a).plus(-1),), True
+        case ("le", True) | ("gt", False):
+            return (b - a,), True
+        case ("gt", True) | ("le", False):
+            return ((a - b).plus(-1),), True
+        case ("ge", True) | ("lt", False):
+            return (a - b,), True
+        case ("eq", True):
+            return (a - b, b - a), True
+        case _:
+            return (), False
+
+
+def known(value: Value, facts: Sequence[Affine]) -> bool | None:
+    """Whether a boolean value is true, false, or not decided, given facts."""
+    if not isinstance(value.op, ComputeOf):
+        return bool(value.op.value) if isinstance(value.op, FillOf) else None
+    fn = value.op.fn
+    if fn == "not" or (fn in ("id", "cast") and value.args[0].dtype == "bool"):
+        inner = known(value.args[0], facts)
+        return inner if inner is None or fn != "not" else not inner
+    if fn in ("and", "or"):
+        sides = [known(a, facts) for a in value.args]
+        decisive = fn == "or"
+        if decisive in sides:
+            return decisive
+        return None if None in sides else not decisive
+    for holds in (True, False):
+        needed, complete = inequalities(value, holds)
+        if complete and needed and all(_implied(n, facts) for n in needed):
+            return holds
+    return None
+
+
+def _implied(needed: Affine, facts: Sequence[Affine]) -> bool:
+    return any(
+        fact.terms == needed.terms and _never_negative(needed.offset - fact.offset) for fact in facts
+    )
+
+
+def _never_negative(value: Extent) -> bool:
+    return value.const >= 0 and all(c > 0 for _, c in value.terms)
+
+
+# ---------------------------------------------------------------- loops
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Bounds of a loop's index: below and above, for some element, and for all."""
+
+    live_low: tuple[Bound, ...] = ()
+    live_high: tuple[Bound, ...] = ()
+    full_low: tuple[Bound, ...] = ()
+    full_high: tuple[Bound, ...] = ()
+    facts: tuple[Affine, ...] = ()
+
+
+def _range_of(form: Affine, index: Index) -> _Range | None:
+    """What one inequality says of `index`; None if it can't be written as bounds."""
+    factors = dict(form.terms)
+    factor = factors.pop(index, 0)
+    if factor not in (1, -1) or len(factors) > 1:
+        return None
+    size = form.offset
+    other, sign = next(iter(factors.items())) if factors else (None, 0)
+    if factor == -1:
+        if other is None:
+            bound = SizeBound(size + Extent(1))
+            return _Range(live_high=(bound,), full_high=(bound,), facts=(form,))
+        if sign != 1:
+            return None
+        live, full = SpanBound(other, True, size), SpanBound(other, False, size + Extent(1))
+        return _Range(live_high=(live,), full_high=(full,), facts=(form,))
+    if other is None:
+        return _Range(live_low=(SizeBound(-size),), full_low=(SizeBound(-size),), facts=(form,))
+    if sign != -1:
+        return None
+    live, full = SpanBound(other, False, -size), SpanBound(other, True, -size - Extent(1))
+    return _Range(live_low=(live,), full_low=(full,), facts=(form,))
+
+
+def range_of(loop: LoopPlan) -> _Range:
+    """The live and full ranges of a loop from the supports of all that it accumulates. A loop is
+    narrowed only by what all of them share."""
+    index = loop.index
+    if not loop.supports or any(s is None for s in loop.supports):
+        return _Range()
+    shared: list[Affine] | None = None
+    for support in loop.supports:
+        assert support is not None
+        forms = inequalities(support)[0]
+        shared = list(forms) if shared is None else [f for f in shared if f in forms]
+    found = [r for r in (_range_of(form, index) for form in shared or []) if r is not None]
+    return _Range(
+        tuple(dict.fromkeys(b for r in found for b in r.live_low)),
+        tuple(dict.fromkeys(b for r in found for b in r.live_high)),
+        tuple(dict.fromkeys(b for r in found for b in r.full_low)),
+        tuple(dict.fromkeys(b for r in found for b in r.full_high)),
+        tuple(dict.fromkeys(f for r in found for f in r.facts)),
+    )
+
+
+def segments(loop: LoopPlan, tile: int, sizes: Mapping[Dim, int]) -> tuple[Segment, ...]:
+    """The stretches of a loop, in order: border, interior, border; those that are surely empty are left
+    out. `sizes` holds what is known at compile time. Tiles are aligned to the loop's first position."""
+    start, stop = _ends(loop)
+    size = _static(loop.index.dim, sizes) if loop.mode in ("whole", "map") else None
+    if loop.mode == "merge":
+        return (Segment(start, stop, True, ()),)
+    where = range_of(loop)
+    if size is not None and not where.facts:
+        return _plain_segments(start, stop, tile, size)
+    first = _align(_limit("max", (start, *where.live_low)), tile, False, start)
+    last = _limit("min", (stop, *where.live_high))
+    inner_stop = _align(_limit("min", (stop, *where.full_high)), tile, False, start)
+    found: list[Segment] = []
+    inner_start = first
+    if where.full_low:
+        inner_start = _align(_limit("max", (start, *where.full_low)), tile, True, start)
+        found.append(Segment(first, _limit("min", (inner_start, last)), False, ()))
+    found.append(Segment(inner_start, inner_stop, True, where.facts))
+    rest = inner_stop
+    if where.full_low or where.full_high:
+        rest = _limit("max", (inner_start, inner_stop))
+    if size is None or size % tile or where.full_low or where.full_high:
+        found.append(Segment(rest, last, False, ()))
+    return tuple(found)
+
+
+def _plain_segments(start: Bound, stop: Bound, tile: int, size: int) -> tuple[Segment, ...]:
+    """The stretches of a loop of known size without a predicate."""
+    if size % tile == 0:
+        return (Segment(start, stop, True, ()),)
+    if size < tile:
+        return (Segment(start, stop, False, ()),)
+    border = SizeBound(Extent(size // tile * tile))
+    return (Segment(start, border, True, ()), Segment(border, stop, False, ()))
+
+
+def _ends(loop: LoopPlan) -> tuple[Bound, Bound]:
+    if loop.mode == "part":
+        assert loop.part is not None
+        return PartBound(loop.part, False), PartBound(loop.part, True)
+    return SizeBound(NO_EXTENT), SizeBound(extent(0, (loop.index.dim, 1)))
+
+
+def _limit(kind: str, bounds: tuple[Bound, ...]) -> Bound:
+    """The least or greatest of bounds."""
+    flat = tuple(dict.fromkeys(bounds))
+    return flat[0] if len(flat) == 1 else LimitBound(kind, flat)
+
+
+def _align(bound: Bound, tile: int, up: bool, origin: Bound) -> Bound:
+    """The bound, rounded to whole tiles from `origin`; what is the origin itself stays."""
+    if bound == origin:
+        return bound
+    if origin == SizeBound(NO_EXTENT):
+        return AlignBound(bound, tile, up)
+    return AlignBound(bound, tile, up, origin)
+
+
+def _static(dim: Dim, sizes: Mapping[Dim, int]) -> int | None:
+    if dim in sizes:
+        return sizes[dim]
+    if isinstance(dim, Union):
+        parts = [_static(part, sizes) for part in dim.parts]
+        known_parts = [p for p in parts if p is not None]
+        return sum(known_parts) if len(known_parts) == len(parts) else None
+    return None

@@ -1,0 +1,704 @@
+"""Demand-driven instantiation: from the nodes of a candidate to the instance graph of one kernel.
+
+Starting at the kernel's roots with kernel indices for their axes, every node is instantiated at the index
+terms at which it is read, once per (node, terms). A reduction whose index the kernel spans in full becomes
+a statement over it; any other runs in a loop, through its Fold (`horizontal.Source`): its states are
+the closure of what the wanted value needs through `step`. Nothing here knows a tile or a model operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cleave.errors import Bug, Infeasible
+from cleave.ir.candidate import Fold
+from cleave.ir.dims import (
+    Atom,
+    Dim,
+    Extent,
+    Gather,
+    Index,
+    Inject,
+    Join,
+    Leaf,
+    Lookup,
+    Part,
+    Parts,
+    Term,
+    Union,
+    extent,
+    term,
+    var,
+)
+from cleave.ir.ops import (
+    Access,
+    Cat,
+    Const,
+    Contract,
+    Input,
+    Map,
+    Node,
+    Number,
+    Position,
+    Reduce,
+    Scalar,
+    SizeOf,
+    contract_node,
+    reduce_node,
+)
+from cleave.ir.program import Program
+from cleave.schedule.horizontal import Source, Sources, group_sources
+from cleave.schedule.tiles import Tensor
+from cleave.schedule.values import (
+    ComputeOf,
+    ContractOf,
+    FillOf,
+    Graph,
+    LoadOf,
+    LocateOf,
+    LoopPlan,
+    MeasureOf,
+    ReduceOf,
+    Slot,
+    StorePlan,
+    Value,
+    Work,
+    drive,
+    joined_axes,
+)
+
+IDENTITY: dict[str, Number] = {
+    "sum": 0.0,
+    "prod": 1.0,
+    "max": float("-inf"),
+    "min": float("inf"),
+    "any": False,
+    "all": True,
+}
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+_BITS = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
+_LIMIT = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a kernel stores: a node of the program, or a state of a source, into `tensor`. `order` lists
+    the root's axes as the tensor's layout has them; `first` axes of a part kernel come from the split."""
+
+    tensor: Tensor
+    order: tuple[int, ...]
+    node: Node | None = None
+    state: tuple[Source, str] | None = None
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The dims of the root's own axes."""
+        if self.node is not None:
+            return self.node.dims
+        assert self.state is not None
+        source, name = self.state
+        if source.fold is None:
+            assert source.node is not None
+            return source.node.dims
+        return _output(source.fold.init, name).dims
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The loop of `members` (source keys) split over blocks: `phase` is `part` or `merge`; `tensors` maps
+    (source key, state) to the workspace that holds the states of all parts."""
+
+    members: frozenset[str]
+    phase: str
+    tensors: Mapping[tuple[str, str], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One kernel to be: its roots, what it reads from memory (`stored`), the dims whose bound indices it
+    spans in full, and for each index of the roots `grid`, `whole` or `loop`."""
+
+    name: str
+    program: Program
+    folds: tuple[Fold, ...]
+    roots: tuple[Root, ...]
+    stored: Mapping[Node, Tensor]
+    tensors: Mapping[str, Tensor]
+    whole: frozenset[Dim] = frozenset()
+    spans: tuple[str, ...] = ()
+    split: Split | None = None
+    axes: tuple[tuple[int, ...], ...] | None = None
+    dims: tuple[Dim, ...] = ()
+    """Once known (`kernels.unify`): for each root the numbers of its axes' indices, and these indices' dims."""
+
+
+@dataclass(eq=False, slots=True)
+class Env:
+    """Where the inputs of a program come from. `kind` tells environments of one sort apart by text."""
+
+    kind: str
+    serial: int
+    phase: str
+    loop: LoopPlan | None = None
+    source: Source | None = None
+    pieces: dict[Dim, Index] = field(default_factory=dict[Dim, Index])
+
+
+class Builder:
+    """Builds the graph of a kernel. `visits` records, per node, at which terms it was read."""
+
+    def __init__(self, spec: Spec, axes: Sequence[Sequence[int]], dims: Sequence[Dim]) -> None:
+        self.spec = spec
+        self.graph = Graph()
+        self.roots: tuple[Index, ...] = tuple(self.graph.fresh(dim) for dim in dims)
+        self.parts: Index | None = None
+        self.visits: dict[tuple[str, object], list[tuple[Term, ...]]] = {}
+        self.slot_source: dict[int, tuple[Source, str, tuple[Term, ...]]] = {}
+        self._axes = axes
+        self._sizes: dict[Dim, int] = {a: s for a, s in spec.program.sizes if isinstance(s, int)}
+        self._memo: dict[tuple[int, Node, tuple[Term, ...]], Value] = {}
+        self._envs: dict[tuple[str, int, str], Env] = {}
+        self._loops: dict[tuple[str, frozenset[Index]], LoopPlan] = {}
+        self._slots: dict[tuple[int, str, str, tuple[Term, ...]], Slot] = {}
+        self._main = self._env("main", "main", None, None)
+        self._whole: dict[Dim, list[Index]] = {}
+        self.sources = self._plan_loops()
+
+    # ------------------------------------------------------------ roots
+
+    def _plan_loops(self) -> Sources:
+        spec = self.spec
+        spans = spec.spans or ("grid",) * len(self.roots)
+        mapped: list[tuple[Dim, list[Node]]] = []
+        for number, (index, span) in enumerate(zip(self.roots, spans, strict=True)):
+            if span == "whole":
+                self.graph.whole[index] = None
+                self._whole.setdefault(index.dim, []).append(index)
+            if span == "loop":
+                writes = [r.node for r, a in zip(spec.roots, self._axes, strict=True) if r.node and number in a]
+                mapped.append((index.dim, writes))
+                loop = LoopPlan(index, "map", supports=[None])
+                self.graph.loops.append(loop)
+        nodes = [n for root in spec.roots for n in _root_nodes(root)]
+        sources = group_sources(nodes, spec.folds, spec.whole, spec.stored, mapped)
+        loops = [loop for loop in self.graph.loops if loop.mode == "map"]
+        for number, loop in enumerate(loops):
+            self._loops[f"group {sources.group[f'map {number}']}", frozenset()] = loop
+        if spec.split and spec.split.phase == "part":
+            over = next(s.over for s in self._split_sources(sources))
+            self.parts = self.graph.fresh(Parts(over))
+        return sources
+
+    def _split_sources(self, sources: Sources) -> list[Source]:
+        assert self.spec.split is not None
+        members = self.spec.split.members
+        found = {s.key: s for s in sources.of.values() if s.key in members}
+        for root in self.spec.roots:
+            if root.state:
+                found[root.state[0].key] = root.state[0]
+        if not found:
+            raise Infeasible("the reduction to be split is not in this kernel")
+        return [found[key] for key in sorted(found)]
+
+    def trace(self) -> list[dict[tuple[str, object], list[tuple[Term, ...]]]]:
+        """Instantiate every root; for each, what it reads at which terms, nearest first."""
+        found: list[dict[tuple[str, object], list[tuple[Term, ...]]]] = []
+        for root, axes in zip(self.spec.roots, self._axes, strict=True):
+            self.visits = {}
+            drive(self._root(root, tuple(var(self.roots[n]) for n in axes)))
+            found.append(self.visits)
+        return found
+
+    def build(self) -> Graph:
+        """Instantiate every root and note where it is stored."""
+        for root, axes in zip(self.spec.roots, self._axes, strict=True):
+            indices = tuple(self.roots[n] for n in axes)
+            value: Value = drive(self._root(root, tuple(var(i) for i in indices)))
+            terms = tuple(var(indices[n]) for n in root.order)
+            if root.state and self.parts is not None:
+                terms = (var(self.parts), *terms)
+            self.graph.stores.append(StorePlan(root.tensor, terms, value, indices))
+        return self.graph
+
+    def _root(self, root: Root, terms: tuple[Term, ...]) -> Work[Value]:
+        if root.node is not None:
+            return self._node(self._main, root.node, terms)
+        assert root.state is not None
+        source, name = root.state
+        return self._after(source, name, terms)
+
+    def _after(self, source: Source, name: str, terms: tuple[Term, ...]) -> Work[Value]:
+        loop = self._loop(source, terms)
+        if source.fold is not None:
+            slot: Slot = yield self._state(loop, source, name, terms)
+        else:
+            assert source.node is not None
+            slot = yield self._plain_state(self._main, loop, source, terms, {})
+        return slot.result
+
+    # ------------------------------------------------------------ nodes
+
+    def _env(self, kind: str, phase: str, loop: LoopPlan | None, source: Source | None) -> Env:
+        key = (kind, loop.index.number if loop else -1, phase)
+        env = self._envs.get(key)
+        if env is None:
+            env = Env(kind, len(self._envs), phase, loop, source)
+            if loop is not None and source is not None and loop.mode != "merge":
+                env.pieces[Part(source.over)] = loop.index
+            self._envs[key] = env
+        return env
+
+    def _node(self, env: Env, node: Node, terms: tuple[Term, ...]) -> Work[Value]:
+        read = self.visits.setdefault((env.kind, node), [])
+        if terms not in read:
+            read.append(terms)
+        key = (env.serial, node, terms)
+        found = self._memo.get(key)
+        if found is not None:
+            return found
+        if len(self._memo) > _LIMIT:
+            raise Infeasible(f"more than {_LIMIT} instances in kernel {self.spec.name}")
+        value: Value = yield self._make(env, node, terms)
+        if not value.label:
+            value.label = self._called(env, node)
+        self._memo[key] = value
+        return value
+
+    def _called(self, env: Env, node: Node) -> str:
+        """What the program that a node belongs to calls it."""
+        if env.source is None or env.source.fold is None:
+            return self.spec.program.names.get(node, "")
+        fold = env.source.fold
+        programs = {"init": fold.init, "step": fold.step, "merge": fold.merge, "finish": fold.finish}
+        return programs[env.phase].names.get(node, "")
+
+    def _make(self, env: Env, node: Node, terms: tuple[Term, ...]) -> Work[Value]:
+        graph = self.graph
+        if env.phase == "main" and node in self.spec.stored:
+            return self._load(self.spec.stored[node], tuple(range(len(terms))), node, terms)
+        source = self.sources.of.get(node) if env.phase == "main" else None
+        if source is not None and source.fold is not None:
+            return (yield self._folded(source, node, terms))
+        replacement = dict(zip(node.axes, terms, strict=True))
+        match node.op:
+            case Input(name, _) | Scalar(name):
+                return (yield self._input(env, node, name, terms))
+            case Const(number):
+                return graph.value(FillOf(number), (), node.dtype)
+            case SizeOf(dim):
+                if dim in env.pieces:
+                    ones = graph.value(FillOf(1), (env.pieces[dim],), node.dtype)
+                    return graph.value(ReduceOf("sum", (env.pieces[dim],)), (), node.dtype, (ones,))
+                return graph.value(MeasureOf(extent(0, (dim, 1))), (), node.dtype)
+            case Position(inner):
+                lowered = {a: self._lower(t, a.dim) for a, t in replacement.items()}
+                where: Term = yield self._term(env, inner, lowered)
+                args = graph.lookups(where)
+                return graph.value(LocateOf(where), graph.term_indices(where), node.dtype, args)
+            case Map(fn, accesses):
+                values: list[Value] = []
+                for access in accesses:
+                    values.append((yield self._read(env, access, replacement)))
+                if fn == "id" and values[0].dtype == node.dtype:
+                    return values[0]
+                return graph.compute(fn, node.dtype, tuple(values))
+            case Cat(axis, pieces):
+                return (yield self._cat(env, node, axis, pieces, replacement))
+            case Reduce() | Contract():
+                value: Value = yield self._reduction(env, node, terms, {})
+                return self._narrowed(value, node.dtype)
+
+    def _read(self, env: Env, access: Access, replacement: Mapping[Index, Term]) -> Work[Value]:
+        terms: list[Term] = []
+        for inner in access.terms:
+            terms.append((yield self._term(env, inner, replacement)))
+        return (yield self._node(env, access.node, tuple(terms)))
+
+    def _term(self, env: Env, value: Term, replacement: Mapping[Index, Term]) -> Work[Term]:
+        """The term over kernel indices; gathers become looked-up values."""
+        leaves: list[tuple[Leaf, int]] = []
+        offset = value.offset
+        for leaf, factor in value.leaves:
+            match leaf:
+                case Index():
+                    new = replacement[leaf]
+                    leaves += [(x, c * factor) for x, c in new.leaves]
+                    offset = offset + new.offset * factor
+                case Gather(access):
+                    looked: Value = yield self._read(env, access, replacement)
+                    leaves.append((Lookup(looked.key), factor))
+                case Inject(part, inner):
+                    within: Term = yield self._term(env, inner, replacement)
+                    leaves.append((Inject(part, within), factor))
+                case Lookup():
+                    leaves.append((leaf, factor))
+                case Join():
+                    raise Infeasible(f"an access into a partitioned axis in kernel {self.spec.name}")
+        return term(*leaves, offset=offset)
+
+    def _lower(self, value: Term, dim: Dim) -> Term:
+        """The term as a plain position on an axis over `dim`: elements of parts become offsets."""
+        leaves: list[tuple[Leaf, int]] = []
+        offset = value.offset
+        for leaf, factor in value.leaves:
+            if isinstance(leaf, Inject):
+                if not isinstance(dim, Union):
+                    raise Infeasible(f"an element of a part of {dim}, which is not a union")
+                inner = self._lower(leaf.term, dim.parts[leaf.part])
+                leaves += [(x, c * factor) for x, c in inner.leaves]
+                before = extent(0, *((part, 1) for part in dim.parts[: leaf.part]))
+                offset = offset + (inner.offset + before) * factor
+            else:
+                leaves.append((leaf, factor))
+        return term(*leaves, offset=offset)
+
+    # ------------------------------------------------------------ leaves
+
+    def _input(self, env: Env, node: Node, name: str, terms: tuple[Term, ...]) -> Work[Value]:
+        if env.phase == "main":
+            return self._load(self.spec.tensors[name], tuple(range(len(terms))), node, terms)
+        source, loop = env.source, env.loop
+        assert source is not None and source.fold is not None and loop is not None
+        fold = source.fold
+        if env.phase == "merge":
+            state = name[2:]
+            slot: Slot = yield self._state(loop, source, state, terms)
+            if name.startswith("a_"):
+                return slot.old
+            return self._partial(source, state, node, loop, terms)
+        if name in fold.state:
+            slot = yield self._state(loop, source, name, terms)
+            return slot.result if env.phase == "finish" else slot.old
+        element = next((e for e in fold.elements if e.name == name), None)
+        if element is None:
+            raise Bug(f"step of the fold over {fold.over} reads {name}, neither state nor element")
+        replacement = dict(zip(node.axes, terms, strict=True))
+        if fold.support is not None and fold.support_of == name:
+            where: Value = yield self._read(self._main, fold.support, replacement)
+            if where not in loop.supports:
+                loop.supports.append(where)
+        return (yield self._read(self._main, element.access, replacement))
+
+    def _load(self, tensor: Tensor, order: Sequence[int], node: Node, terms: tuple[Term, ...]) -> Value:
+        safe = all(self._inside(t, a.dim) for t, a in zip(terms, node.axes, strict=True))
+        placed = tuple(self._lower(terms[n], node.axes[n].dim) for n in order)
+        axes = tuple(dict.fromkeys(i for t in placed for i in self.graph.term_indices(t)))
+        args = tuple(dict.fromkeys(v for t in placed for v in self.graph.lookups(t)))
+        return self.graph.value(LoadOf(tensor, placed, not safe), axes, tensor.dtype, args, tensor.name)
+
+    def _partial(
+        self, source: Source, state: str, node: Node | None, loop: LoopPlan, terms: tuple[Term, ...]
+    ) -> Value:
+        """The state of the part that a merging loop looks at."""
+        assert self.spec.split is not None
+        tensor = self.spec.split.tensors.get((source.key, state))
+        if tensor is None:
+            raise Infeasible(f"the state {state} of the split over {source.over} is not stored")
+        placed = (var(loop.index), *terms)
+        axes = tuple(dict.fromkeys(i for t in placed for i in self.graph.term_indices(t)))
+        return self.graph.value(LoadOf(tensor, placed, False), axes, tensor.dtype, (), f"part_{state}")
+
+    def _inside(self, value: Term, dim: Dim) -> bool:
+        """Whether a term stays inside an axis over `dim` whatever its indices are (proved)."""
+        leaf = value.leaf
+        if isinstance(leaf, Index):
+            return leaf.dim == dim
+        if isinstance(leaf, Inject) and isinstance(dim, Union):
+            return self._inside(leaf.term, dim.parts[leaf.part])
+        low = high = value.offset
+        for x, c in value.leaves:
+            if not isinstance(x, Index):
+                return False
+            last = (extent(-1, (x.dim, 1))) * c
+            high, low = (high + last, low) if c > 0 else (high, low + last)
+        return self._positive(low) and self._positive(extent(-1, (dim, 1)) - high)
+
+    def _positive(self, value: Extent) -> bool:
+        return _at_least_zero(value, self._sizes)
+
+    def _cat(
+        self, env: Env, node: Node, axis: int, pieces: Sequence[Access], replacement: Mapping[Index, Term]
+    ) -> Work[Value]:
+        own = node.axes[axis]
+        dim = own.dim
+        assert isinstance(dim, Union)
+        where = replacement[own]
+        leaf = where.leaf
+        if isinstance(leaf, Inject):
+            inner = {**replacement, Index(dim.parts[leaf.part], axis): leaf.term}
+            return (yield self._read(env, pieces[leaf.part], inner))
+        if any(isinstance(x, Inject) for x, _ in where.leaves):
+            where = self._lower(where, dim)
+        graph = self.graph
+        place = graph.value(LocateOf(where), graph.term_indices(where), "i64", graph.lookups(where))
+        result: Value | None = None
+        for number in reversed(range(len(pieces))):
+            part = dim.parts[number]
+            before = extent(0, *((p, 1) for p in dim.parts[:number]))
+            shifted = term(*where.leaves, offset=where.offset - before)
+            piece: Value = yield self._read(env, pieces[number], {**replacement, Index(part, axis): shifted})
+            if result is None:
+                result = piece
+                continue
+            border = graph.value(MeasureOf(before + extent(0, (part, 1))), (), "i64")
+            here = graph.compute("lt", "bool", (place, border))
+            result = graph.compute("select", node.dtype, (here, piece, result))
+        if result is None:
+            raise Bug("a concatenation of nothing")
+        return result
+
+    # ------------------------------------------------------------ reductions
+
+    def _folded(self, source: Source, node: Node, terms: tuple[Term, ...]) -> Work[Value]:
+        fold = source.fold
+        assert fold is not None
+        loop = self._loop(source, terms)
+        name = next(value.name for value in fold.values if value.node is node)
+        env = self._env(f"finish {source.key}", "finish", loop, source)
+        return (yield self._node(env, _output(fold.finish, name), terms))
+
+    def _loop(
+        self, source: Source, terms: Sequence[Term], extra: Sequence[Index] = (), env: Env | None = None
+    ) -> LoopPlan:
+        """The loop of a source, read at terms: one per group and set of enclosing loops."""
+        indices = {*extra, *(i for t in terms for i in self.graph.term_indices(t))}
+        outer = frozenset(i for i in indices if self.graph.loop_of(i) is not None)
+        group = self.sources.group.get(source.key)
+        inner = f"{env.serial} " if env is not None and env.phase != "main" else ""
+        key = f"group {group}" if group is not None and not inner else inner + source.key
+        split = self.spec.split
+        mode = "whole"
+        if split is not None and source.key in split.members:
+            key, mode = "split", split.phase
+        loop = self._loops.get((key, outer))
+        if loop is None:
+            over = Parts(source.over) if mode == "merge" else source.over
+            loop = LoopPlan(self.graph.fresh(over), mode, self.parts if mode == "part" else None, outer)
+            self.graph.loops.append(loop)
+            self._loops[key, outer] = loop
+        return loop
+
+    def _state(self, loop: LoopPlan, source: Source, name: str, terms: tuple[Term, ...]) -> Work[Slot]:
+        key = (loop.index.number, source.key, name, terms)
+        slot = self._slots.get(key)
+        if slot is not None:
+            return slot
+        fold = source.fold
+        assert fold is not None
+        self.visits.setdefault((f"state {source.key}", name), []).append(terms)
+        axes = tuple(dict.fromkeys(i for t in terms for i in self.graph.term_indices(t)))
+        if loop.index in axes:
+            raise Infeasible(f"the state {name} of the fold over {fold.over} is read at its own index")
+        begin = _output(fold.init, name)
+        slot = self.graph.slot(loop, name, axes, begin.dtype)
+        self._slots[key] = slot
+        self.slot_source[slot.number] = (source, name, terms)
+        slot.init = yield self._node(self._env(f"init {source.key}", "init", loop, source), begin, terms)
+        if loop.mode == "merge":
+            env, program = self._env(f"merge {source.key}", "merge", loop, source), fold.merge
+        else:
+            env, program = self._env(f"step {source.key}", "step", loop, source), fold.step
+        slot.step = yield self._node(env, _output(program, name), terms)
+        if fold.support is None and None not in loop.supports:
+            loop.supports.append(None)
+        return slot
+
+    def _reduction(
+        self, env: Env, node: Node, terms: tuple[Term, ...], bound: dict[Index, Index]
+    ) -> Work[Value]:
+        """A reduction whose bound indices in `bound` run in loops already, in its accumulating dtype."""
+        pieces = self._pieces(node, bound)
+        if pieces:
+            kind = node.op.kind if isinstance(node.op, Reduce) else "sum"
+            total: Value | None = None
+            for piece in pieces:
+                value: Value = yield self._reduction(env, piece, terms, bound)
+                total = value if total is None else self.graph.compute(COMBINE[kind], value.dtype, (total, value))
+            assert total is not None
+            return total
+        for index in node.bound:
+            if index not in bound and index.dim in env.pieces and env.pieces[index.dim] not in bound.values():
+                bound = {**bound, index: env.pieces[index.dim]}
+        rest = [
+            n
+            for n, index in enumerate(node.bound)
+            if index not in bound and not self._spanned(index.dim)
+        ]
+        if not rest:
+            return (yield self._direct(env, node, terms, bound))
+        if isinstance(node.bound[rest[0]].dim, Part):
+            raise Infeasible(f"two indices over one piece of {node.bound[rest[0]].dim} in kernel {self.spec.name}")
+        source = self.sources.of.get(node) if env.phase == "main" else None
+        if source is None or source.fold is not None or source.bound not in rest:
+            source = Source(node.bound[rest[0]].dim, len(self.spec.folds), node=node, bound=rest[0])
+        loop = self._loop(source, terms, tuple(bound.values()), env)
+        slot: Slot = yield self._plain_state(env, loop, source, terms, bound)
+        return slot.result
+
+    def _spanned(self, dim: Dim) -> bool:
+        """Whether the kernel spans a dim in full; the parts of a union that it spans, too."""
+        whole = self.spec.whole
+        return dim in whole or any(isinstance(d, Union) and dim in d.parts for d in whole)
+
+    def _pieces(self, node: Node, bound: Mapping[Index, Index]) -> list[Node]:
+        """A reduction over a union that the kernel spans in full, as one reduction per part."""
+        for n, index in enumerate(node.bound):
+            if isinstance(index.dim, Union) and index.dim in self.spec.whole and not bound:
+                found: list[Node] = []
+                for number, part in enumerate(index.dim.parts):
+                    own = Index(part, len(node.axes) + len(node.bound))
+                    inside = {index: var(Inject(number, var(own)))}
+                    args = [a.at(inside) for a in node.args]
+                    rest = [*node.bound[:n], own, *node.bound[n + 1 :]]
+                    if isinstance(node.op, Reduce):
+                        found.append(reduce_node(node.op.kind, node.axes, rest, args[0], node.dtype))
+                    else:
+                        found.append(contract_node(node.axes, rest, args, node.dtype))
+                return found
+        return []
+
+    def _plain_state(
+        self, env: Env, loop: LoopPlan, source: Source, terms: tuple[Term, ...], bound: dict[Index, Index]
+    ) -> Work[Slot]:
+        node = source.node
+        assert node is not None
+        key = (loop.index.number, f"{env.serial} {source.key}", "acc", terms)
+        slot = self._slots.get(key)
+        if slot is not None:
+            return slot
+        kind = node.op.kind if isinstance(node.op, Reduce) else "sum"
+        axes = tuple(dict.fromkeys(i for t in terms for i in self.graph.term_indices(t)))
+        label = self.spec.program.names.get(node, "") or "acc"
+        slot = self.graph.slot(loop, label, axes, _wide(node.dtype))
+        self._slots[key] = slot
+        self.slot_source[slot.number] = (source, "acc", terms)
+        self.visits.setdefault((f"state {source.key}", "acc"), []).append(terms)
+        slot.init = self.graph.value(FillOf(_identity(kind, slot.dtype)), (), slot.dtype)
+        if loop.mode == "merge":
+            piece = self._partial(source, "acc", None, loop, terms)
+        else:
+            piece = yield self._reduction(env, node, terms, {**bound, node.bound[source.bound]: loop.index})
+        slot.step = self.graph.compute(COMBINE[kind], slot.dtype, (slot.old, piece))
+        if None not in loop.supports:
+            loop.supports.append(None)
+        return slot
+
+    def _direct(
+        self, env: Env, node: Node, terms: tuple[Term, ...], bound: dict[Index, Index]
+    ) -> Work[Value]:
+        """A reduction over indices that have a span here: loops' tiles and whole indices."""
+        used = {i for t in terms for i in self.graph.term_indices(t)} | set(bound.values())
+        over: list[Index] = []
+        replacement = dict(zip(node.axes, terms, strict=True))
+        for index in node.bound:
+            at = bound.get(index)
+            if at is None:
+                at = self._whole_index(index.dim, used)
+                used.add(at)
+            over.append(at)
+            replacement[index] = var(at)
+        args: list[Value] = []
+        for access in node.args:
+            args.append((yield self._read(env, access, replacement)))
+        if isinstance(node.op, Reduce):
+            value = self._sum_up(node.op.kind, tuple(over), args[0], node.dtype)
+        else:
+            value = self._product(tuple(over), args, node.dtype)
+        return value
+
+    def _whole_index(self, dim: Dim, used: set[Index]) -> Index:
+        pool = self._whole.setdefault(dim, [])
+        free = next((i for i in pool if i not in used), None)
+        if free is None:
+            free = self.graph.fresh(dim)
+            pool.append(free)
+            self.graph.whole[free] = None
+        return free
+
+    def _sum_up(self, kind: str, over: tuple[Index, ...], arg: Value, dtype: str) -> Value:
+        missing = tuple(i for i in over if i not in arg.axes)
+        if missing:
+            arg = self._spread(arg, (*arg.axes, *missing))
+        axes = tuple(i for i in arg.axes if i not in over)
+        return self.graph.value(ReduceOf(kind, over), axes, _wide(dtype), (arg,))
+
+    def _spread(self, value: Value, axes: tuple[Index, ...]) -> Value:
+        """The same values over more indices."""
+        if isinstance(value.op, FillOf):
+            return self.graph.value(value.op, axes, value.dtype)
+        return self.graph.value(ComputeOf("id"), axes, value.dtype, (value,))
+
+    def _product(self, over: tuple[Index, ...], args: list[Value], dtype: str) -> Value:
+        """A sum of a product. Two operands that each have indices of their own become a tile product;
+        any other form is multiplied and summed up."""
+        wide = _wide(dtype)
+        while len(args) > 2:
+            small = min(args, key=lambda a: (len(a.axes), a.serial))
+            others = [a for a in args if a is not small]
+            host = min(others, key=lambda a: (len(set(small.axes) - set(a.axes)), len(a.axes), a.serial))
+            product = self.graph.compute("mul", wide, (host, small))
+            args = [product if a is host else a for a in others]
+        left, right = args
+        rows = set(left.axes) - set(right.axes) - set(over)
+        columns = set(right.axes) - set(left.axes) - set(over)
+        shared = set(left.axes) & set(right.axes) & set(over)
+        if rows and columns and shared == set(over):
+            axes = tuple(i for i in joined_axes((left, right)) if i not in over)
+            ordered = tuple(i for i in (*left.axes, *right.axes) if i in axes)
+            return self.graph.value(ContractOf(over), tuple(dict.fromkeys(ordered)), wide, (left, right))
+        return self._sum_up("sum", over, self.graph.compute("mul", wide, (left, right)), dtype)
+
+    def _narrowed(self, value: Value, dtype: str) -> Value:
+        if value.dtype == dtype:
+            return value
+        return self.graph.compute("cast", dtype, (value,))
+
+
+def _output(program: Program, name: str) -> Node:
+    found = next((o.node for o in program.outputs if o.name == name), None)
+    if found is None:
+        raise Bug(f"program {program.name} of a fold has no output {name}")
+    return found
+
+
+def _root_nodes(root: Root) -> list[Node]:
+    if root.node is not None:
+        return [root.node]
+    assert root.state is not None
+    source = root.state[0]
+    if source.node is not None:
+        return [source.node]
+    assert source.fold is not None
+    return [value.node for value in source.fold.values]
+
+
+def _wide(dtype: str) -> str:
+    """The dtype in which a sum of this dtype is accumulated."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+def _identity(kind: str, dtype: str) -> Number:
+    value = IDENTITY[kind]
+    if dtype in _BITS and kind in ("max", "min"):
+        bits = _BITS[dtype]
+        return -(2**bits) if kind == "max" else 2**bits - 1
+    if dtype == "u8" and kind in ("max", "min"):
+        return 0 if kind == "max" else 255
+    if dtype not in ("f64", "f32", "bool"):
+        return int(value)
+    return value
+
+
+def _at_least_zero(value: Extent, sizes: Mapping[Dim, int]) -> bool:
+    """Whether an extent is never negative, knowing some sizes (all sizes are 0 or more)."""
+    const = value.const
+    for dim, factor in value.terms:
+        if dim in sizes:
+            const += sizes[dim] * factor
+        elif isinstance(dim, Atom | Union | Parts) and factor > 0:
+            continue
+        else:
+            return False
+    return const >= 0
+

@@ -1,0 +1,457 @@
+"""Which kernels a candidate becomes: cuts, outputs that share a kernel, and what each kernel spans in full.
+
+A `Plan` is a list of kernels to be (`Spec`), in launch order, with the workspaces between them. The choices
+here are structural: where a value goes to memory instead of being computed again by its readers, which
+outputs are computed together (`unify`), and for each kernel the forms it can take (`forms`): an index
+that is written and also reduced may be kept in full or read twice. Tiles come later (`space.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cleave.errors import Infeasible
+from cleave.ir.candidate import Candidate
+from cleave.ir.dims import Atom, Dim, Extent, Index, Part, Parts, Term, Union, atoms_of, size_of, substitute, var
+from cleave.ir.ops import Const, Contract, Input, Map, Node, Position, Reduce, Scalar, SizeOf
+from cleave.ir.program import Program
+from cleave.schedule.horizontal import Source, group_sources
+from cleave.schedule.instance import Builder, Root, Spec, Split
+from cleave.schedule.machine import Machine
+from cleave.schedule.placing import Places, place
+from cleave.schedule.tiles import Tensor
+from cleave.schedule.values import Graph, LoadOf
+
+Visits = Mapping[tuple[str, object], Sequence[tuple[Term, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Kernels in launch order and the workspaces between them. `form` says in a word how it was cut."""
+
+    form: str
+    specs: tuple[Spec, ...]
+    workspaces: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel's graph, where its values belong, its root indices and the index of the block's part."""
+
+    spec: Spec
+    graph: Graph
+    places: Places
+    roots: tuple[Index, ...]
+    parts: Index | None
+    states: Mapping[int, tuple[Source, str, tuple[Term, ...]]]
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def input_tensors(program: Program) -> dict[str, Tensor]:
+    """The tensors of a program's arguments, by name, in order."""
+    found: dict[str, Tensor] = {}
+    for node in program.inputs:
+        if isinstance(node.op, Input):
+            found[node.op.name] = Tensor(node.op.name, "input", node.dtype, node.op.layout)
+        elif isinstance(node.op, Scalar):
+            found[node.op.name] = Tensor(node.op.name, "scalar", node.dtype, ())
+    return found
+
+
+def output_roots(program: Program) -> tuple[Root, ...]:
+    """The program's outputs as roots, in order."""
+    found: list[Root] = []
+    for output in program.outputs:
+        layout = tuple(tuple(output.node.axes[n].dim for n in group) for group in output.layout)
+        order = tuple(n for group in output.layout for n in group)
+        found.append(Root(Tensor(output.name, "output", output.node.dtype, layout), order, output.node))
+    return tuple(found)
+
+
+def workspace(name: str, node: Node) -> Tensor:
+    """A dense tensor for a node."""
+    return Tensor(name, "workspace", node.dtype, tuple((dim,) for dim in node.dims))
+
+
+# ---------------------------------------------------------------- roots that share a kernel
+
+
+def unify(spec: Spec) -> tuple[tuple[tuple[int, ...], ...], tuple[Dim, ...], list[Visits]]:
+    """Root axes that mean the same index. Two axes of two roots are one if the roots read a common node
+    with these axes in the same place; the nearest common node counts. Returns, for each root, the numbers
+    of its axes' indices, the indices' dims, and what each root reads."""
+    counts = [len(root.dims) for root in spec.roots]
+    starts = [sum(counts[:n]) for n in range(len(counts))]
+    axes = [tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True)]
+    dims = [dim for root in spec.roots for dim in root.dims]
+    visits: list[Visits] = list(Builder(replace(spec, split=None, spans=()), axes, dims).trace())
+    leader = list(range(len(dims)))
+
+    def lead(n: int) -> int:
+        while leader[n] != n:
+            n = leader[n]
+        return n
+
+    order = sorted(range(len(axes)), key=lambda r: (-counts[r], r))
+    for place_, b in enumerate(order):
+        for a in order[:place_]:
+            for key, theirs in visits[b].items():
+                for mine in visits[a].get(key, ()):
+                    pairs = _paired(mine, theirs[0], axes[a], axes[b])
+                    if pairs and _fits([(lead(x), lead(y)) for x, y in pairs], [lead(n) for n in axes[b]]):
+                        for x, y in pairs:
+                            leader[lead(y)] = lead(x)
+    numbers: dict[int, int] = {}
+    for r in order:
+        for n in axes[r]:
+            numbers.setdefault(lead(n), len(numbers))
+    classes = tuple(tuple(numbers[lead(n)] for n in own) for own in axes)
+    return classes, tuple(dims[n] for n in numbers), visits
+
+
+def _paired(
+    mine: tuple[Term, ...], theirs: tuple[Term, ...], own: Sequence[int], other: Sequence[int]
+) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for a, b in zip(mine, theirs, strict=True):
+        x, y = a.variable, b.variable
+        if x and y and x.number in own and y.number in other and x.dim == y.dim:
+            found.append((x.number, y.number))
+    return found
+
+
+def _fits(pairs: Sequence[tuple[int, int]], own: Sequence[int]) -> bool:
+    """Whether merging keeps the axes of the second root apart."""
+    target = {y: x for x, y in pairs}
+    after = [target.get(n, n) for n in own]
+    return len(set(after)) == len(after) and all(target[y] == x for x, y in pairs)
+
+
+def partition(spec: Spec) -> tuple[tuple[Root, ...], ...]:
+    """The roots in groups that one kernel computes together: they share work, and all that the smaller
+    one runs over, the larger one runs over too."""
+    classes, _, visits = unify(spec)
+    order = sorted(range(len(classes)), key=lambda r: (-len(classes[r]), r))
+    hosts: list[list[int]] = []
+    reach = [_ranges(root, seen) for root, seen in zip(spec.roots, visits, strict=True)]
+    for r in order:
+        for host in hosts:
+            h = host[0]
+            inside = set(classes[r]) <= set(classes[h]) and reach[r] <= reach[h]
+            if inside and any(_is_work(key) for key in visits[r] if key in visits[h]):
+                host.append(r)
+                break
+        else:
+            hosts.append([r])
+    groups = sorted((sorted(host) for host in hosts), key=lambda host: host[0])
+    return tuple(tuple(spec.roots[r] for r in host) for host in groups)
+
+
+def _ranges(root: Root, seen: Visits) -> frozenset[Dim]:
+    """The dims that a root runs over: its own and those it reduces."""
+    bound = {i.dim for _, node in seen if isinstance(node, Node) for i in node.bound}
+    return frozenset({*root.dims, *(d.of if isinstance(d, Part) else d for d in bound)})
+
+
+def _is_work(key: tuple[str, object]) -> bool:
+    """Whether reading a node twice is work done twice."""
+    kind, node = key
+    if kind.startswith("state"):
+        return True
+    return isinstance(node, Node) and not isinstance(node.op, Const | Scalar | SizeOf | Position)
+
+
+# ---------------------------------------------------------------- cuts
+
+
+def _tops(program: Program) -> dict[Node, Node]:
+    """For each reduction, the last node of the pointwise chain behind it that only it feeds."""
+    readers: dict[Node, list[Node]] = {}
+    for node in program.nodes:
+        for access in node.reads:
+            readers.setdefault(access.node, []).append(node)
+    kept = {output.node for output in program.outputs}
+    found: dict[Node, Node] = {}
+    for node in program.nodes:
+        if not isinstance(node.op, Reduce | Contract):
+            continue
+        top = node
+        while top not in kept and len(set(readers.get(top, []))) == 1:
+            reader = readers[top][0]
+            if not isinstance(reader.op, Map) or sorted(map(str, reader.dims)) != sorted(map(str, top.dims)):
+                break
+            top = reader
+        found[node] = top
+    return found
+
+
+def plans(candidate: Candidate, sizes: Mapping[Dim, int], machine: Machine) -> tuple[Plan, ...]:
+    """Ways to cut the candidate into kernels: not at all, where a large contraction would be computed
+    again for each tile of its reader, and (the way that always works) behind every reduction."""
+    program = candidate.program
+    small = frozenset(
+        index.dim
+        for node in program.nodes
+        for index in node.bound
+        if size_of(index.dim, sizes) <= machine.whole_limit
+    )
+    tops = _tops(program)
+    nested = [tops[node] for node in _nested(candidate, small) if node in tops]
+    every = list(tops.values())
+    outputs = {root.node: root.tensor for root in reversed(output_roots(program)) if root.node is not None}
+    found: list[Plan] = []
+    seen: set[tuple[Node, ...]] = set()
+    read = {access.node for node in program.nodes for access in node.reads}
+    shared = [node for node in every if node in outputs and node in read]
+    for form, nodes in (("one pass", []), ("outputs", shared), ("cut", nested), ("step by step", every)):
+        cut = tuple(n for n in program.nodes if n in nodes)
+        if cut in seen or (form == "outputs" and len(outputs) < 2):
+            continue
+        seen.add(cut)
+        found.append(_cut(form, candidate, cut, outputs))
+    return tuple(found)
+
+
+def _nested(candidate: Candidate, small: frozenset[Dim]) -> list[Node]:
+    """Reductions that run in a loop of their own inside the loop of a reader."""
+    program = candidate.program
+    sources = group_sources([o.node for o in program.outputs], candidate.folds, small, {})
+    found: dict[Node, None] = {}
+    for reader in dict.fromkeys(sources.of.values()):
+        stack = [a.node for a in reader.elements]
+        seen: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            own = sources.of.get(node)
+            if own is not None:
+                if any(axis.dim == reader.over for axis in node.axes):
+                    found[node] = None
+                stack += [a.node for a in own.elements]
+            else:
+                stack += [a.node for a in node.reads]
+    return list(found)
+
+
+def _cut(form: str, candidate: Candidate, cut: tuple[Node, ...], outputs: Mapping[Node, Tensor]) -> Plan:
+    program = candidate.program
+    folds = () if form == "step by step" else candidate.folds
+    tensors = input_tensors(program)
+    stored: dict[Node, Tensor] = {}
+    specs: list[Spec] = []
+    spaces: list[Tensor] = []
+    roots = output_roots(program)
+    taken = {*tensors, *(r.tensor.name for r in roots)}
+    for number, node in enumerate(cut):
+        mine = [r for r in roots if r.node is node]
+        name = f"k{number + 1}"
+        if not mine:
+            wish = f"ws_{program.names.get(node, number + 1)}"
+            while wish in taken:
+                wish += "_"
+            taken.add(wish)
+            space = workspace(wish, node)
+            spaces.append(space)
+            mine = [Root(space, tuple(range(len(node.axes))), node)]
+        specs.append(Spec(name, program, folds, tuple(mine[:1]), dict(stored), tensors))
+        stored[node] = mine[0].tensor
+    rest = tuple(r for r in roots if r.node not in stored or stored[r.node] != r.tensor)
+    if rest:
+        whole = Spec("main", program, folds, rest, dict(stored), tensors)
+        groups = partition(whole)
+        for number, group in enumerate(groups):
+            name = "main" if len(groups) == 1 else f"main{number + 1}"
+            specs.append(replace(whole, name=name, roots=group))
+    return Plan(form, tuple(specs), tuple(spaces))
+
+
+# ---------------------------------------------------------------- forms of one kernel
+
+
+def bound_dims(spec: Spec) -> tuple[Dim, ...]:
+    """The dims of all bound indices that a kernel's own nodes have, in order."""
+    found: dict[Dim, None] = {}
+    seen: set[Node] = set()
+    stack = [r.node for r in spec.roots if r.node is not None]
+    while stack:
+        node = stack.pop()
+        if node in seen or node in spec.stored:
+            continue
+        seen.add(node)
+        found.update({index.dim: None for index in node.bound})
+        stack += [a.node for a in node.reads]
+    return tuple(found)
+
+
+def forms(spec: Spec, sizes: Mapping[Dim, int], machine: Machine) -> tuple[Spec, ...]:
+    """The forms a kernel can take: which bound dims it spans in full, and whether an index that is
+    written and reduced is one of them, is looped over again, or is spread over blocks."""
+    fixed = fixed_atoms(spec.program)
+    bound = bound_dims(spec)
+    outer = _outer_dims(spec)
+    small = [d for d in bound if size_of(d, sizes) <= machine.whole_limit and _fixed(d, fixed)]
+    inner = frozenset(d for d in small if d not in outer or size_of(d, sizes) <= 64)
+    spaces = list(dict.fromkeys((frozenset(small), inner)))
+    classes, dims, _ = unify(replace(spec, whole=inner))
+    spec = replace(spec, axes=classes, dims=dims)
+    plain = ("grid",) * len(dims)
+    found = [replace(spec, whole=whole, spans=plain) for whole in spaces]
+    read = {part for dim in bound if dim in inner and isinstance(dim, Union) for part in dim.parts}
+    twice = [n for n, dim in enumerate(dims) if dim in bound or dim in read]
+    if twice:
+        n = twice[-1]
+        dim = dims[n]
+        spans = tuple("whole" if k == n else "grid" for k in range(len(dims)))
+        if dim in inner or dim in read:
+            # The block has this index in full anyway: one index for reading and writing may share loads.
+            shared = _read_twice(build(found[-1]), n)
+            return (replace(spec, whole=inner, spans=spans),) if shared else tuple(found)
+        for whole in spaces:
+            if dim not in whole:
+                spans = tuple("loop" if k == n else "grid" for k in range(len(dims)))
+                found.append(replace(spec, whole=whole, spans=spans))
+        if size_of(dim, sizes) * 4 <= machine.keep_bytes:
+            spans = tuple("whole" if k == n else "grid" for k in range(len(dims)))
+            found.append(replace(spec, whole=inner | {dim}, spans=spans))
+    return tuple(found)
+
+
+def _read_twice(built: Built, root: int) -> bool:
+    """Whether a tensor is read along a root's index and, else alike, along one that is reduced in full."""
+    own = built.roots[root]
+    loads = [v.op for v in built.graph.values if isinstance(v.op, LoadOf)]
+    mine = {(load.tensor.name, load.terms) for load in loads if any(t.variable == own for t in load.terms)}
+    for load in loads:
+        for other in built.graph.whole:
+            if other.dim == own.dim and other != own:
+                renamed = tuple(substitute(t, {other: var(own)}) for t in load.terms)
+                if renamed != load.terms and (load.tensor.name, renamed) in mine:
+                    return True
+    return False
+
+
+def fixed_atoms(program: Program) -> set[Atom]:
+    """The atoms whose size is known at compile time, by itself or from others that are."""
+    found = {atom for atom, size in program.sizes if isinstance(size, int)}
+    for _ in program.sizes:
+        for atom, size in program.sizes:
+            if isinstance(size, Extent) and all(a in found for d, _ in size.terms for a in atoms_of(d)):
+                found.add(atom)
+    return found
+
+
+def _fixed(dim: Dim, fixed: set[Atom]) -> bool:
+    return all(atom in fixed for atom in atoms_of(dim))
+
+
+def _outer_dims(spec: Spec) -> frozenset[Dim]:
+    """The dims of reductions that are not inside another one."""
+    found: set[Dim] = set()
+    seen: set[Node] = set()
+    stack = [r.node for r in spec.roots if r.node is not None]
+    while stack:
+        node = stack.pop()
+        if node in seen or node in spec.stored:
+            continue
+        seen.add(node)
+        if node.bound:
+            found |= {index.dim for index in node.bound}
+        else:
+            stack += [a.node for a in node.reads]
+    return frozenset(found)
+
+
+def _axes(spec: Spec) -> tuple[tuple[tuple[int, ...], ...], tuple[Dim, ...]]:
+    if spec.axes is not None:
+        return spec.axes, spec.dims
+    classes, dims, _ = unify(spec)
+    return classes, dims
+
+
+def build(spec: Spec) -> Built:
+    """The graph of a kernel, placed."""
+    builder = Builder(spec, *_axes(spec))
+    graph = builder.build()
+    return Built(spec, graph, place(graph), builder.roots, builder.parts, builder.slot_source)
+
+
+# ---------------------------------------------------------------- split
+
+
+def splittable(built: Built) -> tuple[frozenset[str], ...]:
+    """The loops of a kernel that may be split over blocks, each as the keys of its sources: outermost
+    loops that only accumulate."""
+    found: dict[frozenset[str], None] = {}
+    for loop in built.graph.loops:
+        if loop.mode == "whole" and built.places.around[loop] is None and loop.slots:
+            found[frozenset(built.states[slot.number][0].key for slot in loop.slots)] = None
+    return tuple(found)
+
+
+def split(spec: Spec, members: frozenset[str], taken: Sequence[str]) -> tuple[Spec, Spec, tuple[Tensor, ...]]:
+    """The two kernels of a split loop: one that leaves the states of each part in workspaces, one that
+    merges them and goes on. `taken` names tensors that exist already."""
+    states = _states(spec, members)
+    tensors: dict[tuple[str, str], Tensor] = {}
+    roots: list[Root] = []
+    names = set(taken)
+    for source, name in states:
+        probe = Root(Tensor("", "workspace", "f32", ()), (), state=(source, name))
+        wish = f"part_{name}" if spec.name == "main" else f"part_{spec.name}_{name}"
+        while wish in names:
+            wish += "_"
+        names.add(wish)
+        dtype = _state_dtype(source, name)
+        space = Tensor(wish, "workspace", dtype, ((Parts(source.over),), *((d,) for d in probe.dims)))
+        tensors[source.key, name] = space
+        roots.append(Root(space, tuple(range(len(probe.dims))), state=(source, name)))
+    part = replace(
+        spec,
+        name=f"{spec.name}_part",
+        roots=tuple(roots),
+        spans=(),
+        split=Split(members, "part", tensors),
+        axes=None,
+        dims=(),
+    )
+    merge = replace(spec, name=f"{spec.name}_merge", split=Split(members, "merge", tensors))
+    return part, merge, tuple(tensors.values())
+
+
+def _states(spec: Spec, members: frozenset[str]) -> list[tuple[Source, str]]:
+    """The states that a merging kernel reads, in order."""
+    probe = replace(spec, split=Split(members, "merge", _Anything()))
+    builder = Builder(probe, *_axes(spec))
+    graph = builder.build()
+    wanted = {v.op.tensor.name for v in graph.values if isinstance(v.op, LoadOf)}
+    found: dict[tuple[str, str], tuple[Source, str]] = {}
+    for number, (source, name, terms) in builder.slot_source.items():
+        if source.key not in members or graph.slots[number].loop.mode != "merge":
+            continue
+        if any(t.variable is None for t in terms):
+            raise Infeasible(f"the state {name} of a split is read at {terms}")
+        if f"{source.key} {name}" in wanted:
+            found.setdefault((source.key, name), (source, name))
+    return list(found.values())
+
+
+class _Anything(dict[tuple[str, str], Tensor]):
+    """A workspace for every state, to find out which ones are read."""
+
+    def get(self, key: tuple[str, str], default: object = None) -> Tensor:  # pyright: ignore
+        return Tensor(" ".join(key), "workspace", "f32", ())
+
+
+def _state_dtype(source: Source, name: str) -> str:
+    if source.fold is not None:
+        return next(o.node.dtype for o in source.fold.init.outputs if o.name == name)
+    assert source.node is not None
+    return "f32" if source.node.dtype in ("f16", "bf16") else source.node.dtype
+
+
+__all__ = ["Built", "Plan", "build", "forms", "partition", "plans", "split", "splittable", "unify"]

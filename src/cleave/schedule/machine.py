@@ -1,0 +1,109 @@
+"""What a device can do, in a handful of numbers (design.md, section 4, "Rank").
+
+Rates are per core (a CPU core, a streaming multiprocessor) unless the name says otherwise. They rank
+schedules; they promise nothing. `CPU` is two cores of an AVX2 server at 2.45 GHz, `H200` as measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_WIDTH = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A device. `matrix` is the rate of tile products by operand dtype, `vector` that of pointwise
+    operations, `special` that of exponentials and the like: operations per second and core. `memory` and
+    `near` are bytes per second of the whole device, from memory and from the last shared cache."""
+
+    name: str
+    kind: str
+    cores: int
+    memory: float
+    near: float
+    near_bytes: int
+    matrix: Mapping[str, float]
+    vector: float
+    special: float
+    launch: float
+    """Seconds one kernel takes that does nothing."""
+    prologue: float
+    """Seconds before a block's first useful instruction."""
+    core_bytes: int
+    """Fast memory of one core: shared memory, or the second-level cache."""
+    register_bytes: int
+    """Registers of one core (of a block, at one block per core), or the first-level cache."""
+    dot_min: int
+    """The smallest extent of a role in a tile product."""
+    vector_bytes: int
+    gather_words: int = 32
+    """Bytes that one access to memory moves at least."""
+    blocks_per_core: int = 1
+    """Blocks that a core should have at once to be busy."""
+    warps: tuple[int, ...] = (1,)
+    stages: tuple[int, ...] = (1,)
+    whole_limit: int = 1024
+    """The largest contraction extent that a block may span in full."""
+    keep_bytes: int = 65536
+    """The largest row that a block may keep while it is reduced and written."""
+    step: float = 0.0
+    """Seconds that one iteration of a loop takes at least."""
+
+    def rate(self, dtype: str) -> float:
+        """Tile-product operations per second and core for operands of a dtype."""
+        return self.matrix.get(dtype, self.vector)
+
+
+def width(dtype: str) -> int:
+    """Bytes of one element."""
+    return _WIDTH[dtype]
+
+
+CPU = Machine(
+    name="cpu-avx2-2",
+    kind="cpu",
+    cores=2,
+    memory=20e9,
+    near=60e9,
+    near_bytes=16 << 20,
+    matrix={"f32": 60e9, "f64": 30e9, "f16": 40e9, "bf16": 40e9},
+    vector=8e9,
+    special=1.2e9,
+    launch=8e-6,
+    prologue=0.4e-6,
+    core_bytes=512 << 10,
+    register_bytes=32 << 10,
+    dot_min=1,
+    vector_bytes=32,
+    gather_words=64,
+    whole_limit=1024,
+    keep_bytes=128 << 10,
+    step=0.05e-6,
+)
+
+H200 = Machine(
+    name="h200",
+    kind="cuda",
+    cores=132,
+    memory=4.3e12,
+    near=8e12,
+    near_bytes=50 << 20,
+    matrix={"f16": 6.0e12, "bf16": 6.0e12, "f32": 0.25e12, "f64": 0.2e12},
+    vector=0.2e12,
+    special=16 * 1.7e9,
+    launch=0.96e-6,
+    prologue=1.5e-6,
+    core_bytes=227 << 10,
+    register_bytes=256 << 10,
+    dot_min=16,
+    vector_bytes=16,
+    gather_words=32,
+    blocks_per_core=2,
+    warps=(4, 8),
+    stages=(2, 3),
+    whole_limit=1024,
+    keep_bytes=64 << 10,
+    step=0.35e-6,
+)

@@ -1,0 +1,283 @@
+"""The scheduler's front: candidates and sizes in, ranked tile programs out.
+
+`best` builds every form of every kernel of every plan, tries its tilings, and keeps the cheapest by the
+cost model. Deterministic: ties go to what was found first. `choose_parts` is the rule by which a launcher
+splits a dim over blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from cleave.errors import Infeasible
+from cleave.ir.candidate import Candidate
+from cleave.ir.dims import Atom, Dim, Extent, Parts, size_of
+from cleave.schedule.cost import Cost, cost_of, kernel_cost
+from cleave.schedule.kernels import Built, Plan, build, forms, input_tensors, output_roots, plans, split, splittable
+from cleave.schedule.instance import Spec
+from cleave.schedule.machine import Machine
+from cleave.schedule.space import limits_of, tilings
+from cleave.schedule.tiles import Kernel, Loop, Statement, Tensor, TileProgram
+from cleave.schedule.tiling import Tiling, write_kernel
+
+_LEAST_TILES = 2
+"""Tiles that a part of a split has at least: fewer don't pay for the merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A tile program, what it costs, and the candidate it computes."""
+
+    tiles: TileProgram
+    cost: Cost
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One way to do one kernel of a plan: a kernel, or the two of a split."""
+
+    kernels: tuple[Kernel, ...]
+    spaces: tuple[Tensor, ...]
+    limits: tuple[tuple[Atom, int], ...]
+    splits: tuple[Dim, ...]
+    cost: float
+
+
+def best(
+    candidates: Sequence[Candidate], sizes: Mapping[Dim, int], machine: Machine, count: int = 8
+) -> tuple[Ranked, ...]:
+    """The cheapest `count` tile programs of all candidates at the given sizes, cheapest first; one without
+    limits on dynamic sizes is always among them. `Infeasible` if no candidate can be scheduled."""
+    found: list[Ranked] = []
+    reasons: list[str] = []
+    for candidate in candidates:
+        try:
+            found += programs(candidate, sizes, machine, count)
+        except Infeasible as error:
+            reasons.append(str(error))
+    if not found:
+        raise Infeasible(f"no candidate can be scheduled: {'; '.join(dict.fromkeys(reasons)) or 'none given'}")
+    unique = list({r.tiles: r for r in reversed(sorted(found, key=lambda r: r.cost.seconds))}.values())
+    return tuple(_varied(sorted(unique, key=lambda r: r.cost.seconds), count))
+
+
+def _varied(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
+    """The cheapest of each shape that is not far behind, and one without limits, then the next in line:
+    the model ranks tiles of one shape better than shapes, and what is returned gets measured."""
+    first: dict[object, Ranked] = {}
+    for item in ranked:
+        first.setdefault(_shape(item.tiles), item)
+    near = [r for r in first.values() if r.cost.seconds <= 2 * ranked[0].cost.seconds]
+    free = [r for r in ranked if not r.tiles.limits][:1]
+    wanted = [ranked[0], *free, *near, *ranked]
+    kept = list({id(r): r for r in wanted}.values())[:count]
+    return sorted(kept, key=lambda r: r.cost.seconds)
+
+
+def _shape(tiles: TileProgram) -> object:
+    """What is left of a tile program without its tile sizes: kernels, grids, loops, and what is split."""
+    kernels = tuple(
+        (k.name, len(k.grid), tuple(w.index for w in k.whole), tuple(x.index for x in _loops(k.body)))
+        for k in tiles.kernels
+    )
+    return kernels, tiles.splits, bool(tiles.limits)
+
+
+def programs(
+    candidate: Candidate, sizes: Mapping[Dim, int], machine: Machine, count: int = 8
+) -> tuple[Ranked, ...]:
+    """The cheapest tile programs of one candidate."""
+    bound = candidate.program.bind(sizes)
+    found: list[Ranked] = []
+    reasons: list[str] = []
+    for plan in plans(candidate, bound, machine):
+        if plan.form == "step by step" and found:
+            break
+        try:
+            found += _assembled(candidate, plan, bound, machine, count)
+        except Infeasible as error:
+            reasons.append(str(error))
+    if not found:
+        raise Infeasible(f"{candidate.program.name}: {'; '.join(reasons)}")
+    return tuple(_varied(sorted(found, key=lambda r: r.cost.seconds), count))
+
+
+def _assembled(
+    candidate: Candidate, plan: Plan, sizes: Mapping[Dim, int], machine: Machine, count: int
+) -> list[Ranked]:
+    """Tile programs of a plan: the best choice for each kernel, and the next ones of the dearest."""
+    order = [*input_tensors(candidate.program), *(r.tensor.name for r in output_roots(candidate.program))]
+    order += [space.name for space in plan.workspaces]
+    options = [_choices(candidate, spec, sizes, machine, order, count) for spec in plan.specs]
+    dearest = max(range(len(options)), key=lambda n: (options[n][0].cost, -n))
+    found: list[Ranked] = []
+    for choice in options[dearest]:
+        chosen = [choice if n == dearest else option[0] for n, option in enumerate(options)]
+        tiles = _program(candidate, plan, chosen)
+        cost = cost_of(tiles, sizes, machine, choose_parts(tiles, sizes, machine))
+        found.append(Ranked(tiles, cost, candidate))
+    return found
+
+
+def _program(candidate: Candidate, plan: Plan, chosen: Sequence[_Choice]) -> TileProgram:
+    program = candidate.program
+    limits: dict[Atom, int] = {}
+    for atom, limit in (item for choice in chosen for item in choice.limits):
+        limits[atom] = min(limit, limits.get(atom, limit))
+    spaces = (*plan.workspaces, *(space for choice in chosen for space in choice.spaces))
+    return TileProgram(
+        program.name,
+        tuple(input_tensors(program).values()),
+        tuple(root.tensor for root in output_roots(program)),
+        spaces,
+        tuple(kernel for choice in chosen for kernel in choice.kernels),
+        program.sizes,
+        tuple(limits.items()),
+        tuple(dict.fromkeys(dim for choice in chosen for dim in choice.splits)),
+    )
+
+
+# ---------------------------------------------------------------- one kernel
+
+
+def _choices(
+    candidate: Candidate,
+    spec: Spec,
+    sizes: Mapping[Dim, int],
+    machine: Machine,
+    order: Sequence[str],
+    count: int,
+) -> list[_Choice]:
+    """The cheapest ways to do one kernel, split or not, cheapest first."""
+    found: list[_Choice] = []
+    reasons: list[str] = []
+    for form in forms(spec, sizes, machine):
+        try:
+            built = build(form)
+            single = _tiled(built, sizes, machine, order)
+        except Infeasible as error:
+            reasons.append(str(error))
+            continue
+        blocks = min((_blocks(c.kernels[0], sizes) for c in single[:1]), default=0)
+        split_choices: list[_Choice] = []
+        for members in splittable(built):
+            over = _over(built, members)
+            if over in candidate.splits or (
+                not candidate.splits and blocks < machine.cores * machine.blocks_per_core
+            ):
+                split_choices += _split(built, members, over, sizes, machine, order, over in candidate.splits)
+        asked = any(_over(built, members) in candidate.splits for members in splittable(built))
+        found += split_choices if split_choices and asked else [*single, *split_choices]
+    if not found:
+        raise Infeasible(f"kernel {spec.name}: {'; '.join(dict.fromkeys(reasons))}")
+    ranked = sorted(found, key=lambda c: c.cost)
+    firsts: dict[object, _Choice] = {}
+    for choice in ranked:
+        key = (len(choice.kernels), bool(choice.limits), len(_loops(choice.kernels[0].body)))
+        firsts.setdefault(key, choice)
+    wanted = [ranked[0], *firsts.values(), *ranked]
+    kept = list({id(c): c for c in wanted}.values())[: count + len(firsts)]
+    return sorted(kept, key=lambda c: c.cost)
+
+
+def _over(built: Built, members: frozenset[str]) -> Dim:
+    return next(s.over for s, _, _ in built.states.values() if s.key in members)
+
+
+def _tiled(
+    built: Built, sizes: Mapping[Dim, int], machine: Machine, order: Sequence[str]
+) -> list[_Choice]:
+    """All tilings of a kernel that is not split."""
+    found: list[_Choice] = []
+    for tiling in tilings(built, sizes, machine):
+        kernel = _written(built, tiling, order)
+        limits = tuple(limits_of(tiling, built).items())
+        cost = kernel_cost(kernel, sizes, machine, {}).seconds
+        found.append(_Choice((kernel,), (), limits, (), cost))
+    return sorted(found, key=lambda c: c.cost)
+
+
+def _written(built: Built, tiling: Tiling, order: Sequence[str]) -> Kernel:
+    known: dict[Dim, int] = {a: s for a, s in built.spec.program.sizes if not isinstance(s, Extent)}
+    return write_kernel(built.spec.name, built.graph, built.places, tiling, known, order)
+
+
+def _split(
+    built: Built,
+    members: frozenset[str],
+    over: Dim,
+    sizes: Mapping[Dim, int],
+    machine: Machine,
+    order: Sequence[str],
+    asked: bool,
+) -> list[_Choice]:
+    """Two kernels: parts, and their merge. The merge's tiling is chosen for the best tiling of the parts."""
+    try:
+        first, second, spaces = split(built.spec, members, order)
+        part, merge = build(first), build(second)
+    except Infeasible:
+        return []
+    names = [*order, *(space.name for space in spaces)]
+    ends = tilings(merge, sizes, machine)
+    found: list[_Choice] = []
+    closing: dict[int, tuple[float, Kernel, Tiling]] = {}
+    for tiling in tilings(part, sizes, machine):
+        kernel = _written(part, tiling, names)
+        count = _parts(kernel, over, sizes, machine)
+        if count == 1 and not asked:
+            continue
+        cost = kernel_cost(kernel, sizes, machine, {over: count}).seconds
+        if count not in closing:
+            written = [(_written(merge, t, names), t) for t in ends]
+            timed = [(kernel_cost(k, sizes, machine, {over: count}).seconds, k, t) for k, t in written]
+            closing[count] = min(timed, key=lambda item: item[0])
+        more, after, end = closing[count]
+        limits = {**limits_of(tiling, part), **limits_of(end, merge)}
+        found.append(_Choice((kernel, after), spaces, tuple(limits.items()), (over,), cost + more))
+    return sorted(found, key=lambda c: c.cost)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _blocks(kernel: Kernel, sizes: Mapping[Dim, int]) -> int:
+    """Blocks of a kernel, the parts of a split not counted."""
+    return prod(
+        ceil(size_of(a.index.dim, sizes) / a.tile) for a in kernel.grid if not isinstance(a.index.dim, Parts)
+    )
+
+
+def _parts(kernel: Kernel, over: Dim, sizes: Mapping[Dim, int], machine: Machine) -> int:
+    """How many parts fill the machine: as many as there are free places for blocks, but each part with
+    some tiles; a grid that fills the machine by itself is not split."""
+    blocks = max(1, _blocks(kernel, sizes))
+    places = machine.cores * machine.blocks_per_core
+    tile = max((loop.tile for loop in _loops(kernel.body) if loop.index.dim == over), default=1)
+    most = max(1, ceil(size_of(over, sizes) / (tile * _LEAST_TILES)))
+    return max(1, min(places // blocks, most))
+
+
+def _loops(body: Sequence[Statement]) -> list[Loop]:
+    found: list[Loop] = []
+    for statement in body:
+        if isinstance(statement, Loop):
+            found += [statement, *_loops(statement.body)]
+    return found
+
+
+def choose_parts(tiles: TileProgram, sizes: Mapping[Dim, int], machine: Machine) -> dict[Dim, int]:
+    """The part count of each split dim at a launch: enough blocks to fill the machine, each part at least
+    two tiles long, never less than 1. A few divisions; made to run at every call."""
+    found: dict[Dim, int] = {}
+    for over in tiles.splits:
+        for kernel in tiles.kernels:
+            if any(axis.index.dim == Parts(over) for axis in kernel.grid):
+                found[over] = _parts(kernel, over, sizes, machine)
+                break
+    return found
+
+
+__all__ = ["Ranked", "best", "choose_parts", "programs"]

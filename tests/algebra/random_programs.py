@@ -1,0 +1,142 @@
+"""Random small programs from a grammar with masks, unions, maxima, powers, partitions and square arrays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+from cleave.ir.dims import Atom, Dim, Index, Join, Part, Parts, Term, Union, extent, term, var
+from cleave.ir.ops import (
+    Access, Node, cat_node, const, contract_node, input_node, map_node, position, reduce_node, scalar_node,
+    size,
+)  # fmt: skip
+from cleave.ir.program import Output, Program
+
+A, B = Atom("A"), Atom("B")
+AB = Union((A, B))
+INPUTS = (
+    input_node("x", [[A], [B]], "f32"),
+    input_node("a", [[A], [A]], "f32"),
+    input_node("y", [[B]], "f32"),
+    input_node("u", [[AB]], "f32"),
+    input_node("g", [[A], [B]], "bool"),
+    scalar_node("c", "f32"),
+)
+DIMS: tuple[Dim, ...] = (A, A, B, B, AB)
+
+
+class Drawn:
+    """A program that grows one random node at a time."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.rng = random.Random(seed)
+        self.nodes: list[Node] = [n for n in INPUTS if n.dtype != "bool"]
+        self.truths: list[Node] = [INPUTS[4]]
+
+    def program(self, length: int) -> Program:
+        for _ in range(length):
+            self.grow()
+        node = self.nodes[-1]
+        return Program("p", INPUTS, (Output("z", node, tuple((n,) for n in range(len(node.axes)))),))
+
+    def grow(self) -> None:
+        kind = self.rng.choice(
+            ("map", "map", "map", "map", "reduce", "reduce", "reduce", "contract", "select", "mask", "cat", "part")
+        )
+        node = getattr(self, "_" + kind)()
+        (self.truths if node.dtype == "bool" else self.nodes).append(node)
+
+    def _axes(self, count: int) -> tuple[Index, ...]:
+        dims = [self.rng.choice(DIMS) for _ in range(count)]
+        return tuple(Index(d, n) for n, d in enumerate(dims))
+
+    def _pick(self) -> Node:
+        return self.rng.choice(self.nodes[-6:] + self.nodes)
+
+    def _read(self, node: Node, scope: Sequence[Index]) -> Access:
+        return Access(node, tuple(self._term(axis.dim, scope) for axis in node.axes))
+
+    def _term(self, dim: Dim, scope: Sequence[Index]) -> Term:
+        found = [var(i) for i in scope if i.dim == dim]
+        if dim == AB:
+            found += [var(i) for i in scope if i.dim == A]
+            found += [term((i, 1), offset=extent(0, (A, 1))) for i in scope if i.dim == B]
+        return self.rng.choice(found) if found else term()
+
+    def _const(self) -> Access:
+        return const(self.rng.choice((0.0, 1.0, 2.0, -1.0, 0.5, -3.0)))
+
+    def _argument(self, scope: Sequence[Index]) -> Access:
+        if self.rng.random() < 0.12:
+            return self._const()
+        if self.rng.random() < 0.06:
+            return size(self.rng.choice((A, B, AB)))
+        return self._read(self._pick(), scope)
+
+    def _map(self) -> Node:
+        axes = self._axes(self.rng.choice((0, 1, 1, 2, 2)))
+        one = ("neg", "exp", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "tanh")
+        two = ("add", "sub", "mul", "mul", "div", "div", "max", "min")
+        if self.rng.random() < 0.1:
+            power = self.rng.choice((2.0, 0.5, -1.0, -2.0, 3.0, 1.5, Fraction(1, 3)))
+            return map_node("pow", axes, [self._read(self._pick(), axes), const(float(power))], "f32")
+        fn = self.rng.choice(one + two + two)
+        return map_node(fn, axes, [self._argument(axes) for _ in range(2 if fn in two else 1)], "f32")
+
+    def _reduce(self) -> Node:
+        axes = self._axes(self.rng.choice((0, 1, 1, 2)))
+        bound = self._bound(axes, self.rng.choice((1, 1, 2)))
+        kind = self.rng.choice(("sum", "sum", "max", "min"))
+        return reduce_node(kind, axes, bound, self._read(self._pick(), (*bound, *axes)), "f32")
+
+    def _bound(self, axes: Sequence[Index], count: int) -> tuple[Index, ...]:
+        return tuple(Index(self.rng.choice(DIMS), len(axes) + n) for n in range(count))
+
+    def _contract(self) -> Node:
+        axes = self._axes(self.rng.choice((0, 1, 2)))
+        bound = self._bound(axes, 1)
+        args = [self._read(self._pick(), (*bound, *axes)) for _ in range(2)]
+        return contract_node(axes, bound, args, "f32")
+
+    def _mask(self) -> Node:
+        axes = self._axes(2)
+        fn = self.rng.choice(("lt", "le", "gt", "ge", "eq", "ne"))
+        if self.rng.random() < 0.6:
+            shift = self.rng.choice((-1, 0, 0, 1))
+            args = [position(axes, term((axes[0], 1), offset=shift)).read(), position(axes, axes[1]).read()]
+            return map_node(fn, axes, args, "bool")
+        if self.rng.random() < 0.3:
+            reads = [self._read(self.rng.choice(self.truths), axes) for _ in range(2)]
+            return map_node(self.rng.choice(("and", "or", "xor")), axes, reads, "bool")
+        if self.rng.random() < 0.3:
+            bound = self._bound(axes, 1)
+            read = self._read(self.rng.choice(self.truths), (*bound, *axes))
+            return reduce_node(self.rng.choice(("any", "all")), axes, bound, read, "bool")
+        return map_node(fn, axes, [self._argument(axes), self._argument(axes)], "bool")
+
+    def _select(self) -> Node:
+        axes = self._axes(2)
+        where = self._read(self.rng.choice(self.truths), axes)
+        other = const(float("-inf")) if self.rng.random() < 0.4 else self._argument(axes)
+        return map_node("select", axes, [where, self._argument(axes), other], "f32")
+
+    def _cat(self) -> Node:
+        other = self._axes(self.rng.choice((0, 1)))
+        axes = (Index(AB, 0), *(Index(i.dim, n + 1) for n, i in enumerate(other)))
+        pieces = [self._read(self._pick(), (Index(part, 0), *axes[1:])) for part in (A, B)]
+        return cat_node(axes, 0, pieces, "f32")
+
+    def _part(self) -> Node:
+        """A reduction over the parts of `B`, then over their number."""
+        axes = self._axes(self.rng.choice((0, 1)))
+        p, i = Index(Parts(B), len(axes)), Index(Part(B), len(axes) + 1)
+        node = self._pick()
+        terms = [
+            Term(((Join(var(p), var(i)), 1),)) if axis.dim == B else self._term(axis.dim, axes) for axis in node.axes
+        ]
+        kind, then = self.rng.choice((("sum", "sum"), ("max", "max"), ("sum", "max"), ("max", "sum")))
+        inner = reduce_node(kind, (*axes, p), (i,), Access(node, tuple(terms)), "f32")
+        fn = self.rng.choice(("exp", "id", "neg"))
+        moved = map_node(fn, inner.axes, [inner.read()], "f32")
+        return reduce_node(then, axes, (p,), moved(*axes, p), "f32")

@@ -20,7 +20,7 @@ def main() -> None:
     for rows in (256, 17, 1):
         x, g, w = torch.randn(rows, 2048), torch.randn(2048), torch.randn(2048, 2048) / 45
         gap = (fast(x, g, w) - rmsnorm_linear(x.double(), g.double(), w.double())).abs().max()
-        print(f"N={rows}: largest difference from float64 {gap:.1e}, compiles so far {fast.compile_count}")
+        print(f"N={rows}: off float64 by {gap:.1e}, compiles so far {fast.compile_count}")
 
 
 if __name__ == "__main__":

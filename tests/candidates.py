@@ -114,7 +114,9 @@ def fold(
 # ---------------------------------------------------------------- running maxima
 
 
-def running_max(rows: Sequence[str], over: str, *, columns: Sequence[str] = (), shared: Sequence[str] = ()) -> dict[str, str]:
+def running_max(
+    rows: Sequence[str], over: str, *, columns: Sequence[str] = (), shared: Sequence[str] = ()
+) -> dict[str, str]:
     """The small programs of {m, l} or, with `columns`, {m, l, acc}: a maximum, a sum of exponentials below
     it, and a sum of such exponentials times `v[shared, part, columns]`."""
     r = ", ".join(f"{d.lower()}: {d}" for d in rows)
@@ -182,7 +184,9 @@ def running_max(rows: Sequence[str], over: str, *, columns: Sequence[str] = (), 
 def _softmax() -> Case:
     p = PROGRAMS["softmax"]
     f = fold(p, "K", {"m": "m", "l": "s"}, {"x": "x"}, **running_max(["N"], "K"))
-    return Case(Candidate(p, (f,)), ({"N": 5, "K": 37}, {"N": 64, "K": 128}, {"N": 1, "K": 1}, {"N": 3, "K": 600}))
+    return Case(
+        Candidate(p, (f,)), ({"N": 5, "K": 37}, {"N": 64, "K": 128}, {"N": 1, "K": 1}, {"N": 3, "K": 600})
+    )
 
 
 _VARIANCE_STATE = "n: f32[N], s: f32[N], q: f32[N]"
@@ -237,7 +241,9 @@ def _layer_norm() -> Case:
 }""",
         finish=f"({_VARIANCE_STATE}) {{\n  return s: s[n], q: q[n]\n}}",
     )  # fmt: skip
-    return Case(Candidate(p, (f,)), ({"N": 5, "K": 37}, {"N": 33, "K": 256}, {"N": 1, "K": 1}, {"N": 2, "K": 700}))
+    return Case(
+        Candidate(p, (f,)), ({"N": 5, "K": 37}, {"N": 33, "K": 256}, {"N": 1, "K": 1}, {"N": 2, "K": 700})
+    )
 
 
 def _plain_sum(over: str, state: str, axes: str, named: str, elements: str, body: str) -> dict[str, str]:
@@ -267,7 +273,12 @@ def _matmul() -> Case:
         "piece[m: M, n: N]: f32 = contract[k: part(K)](a[m, k], b[k, n])",
     )  # fmt: skip
     f = fold(p, "K", {"y": "y"}, {"a": "a", "b": "b"}, **small)
-    sizes = ({"M": 33, "K": 70, "N": 45}, {"M": 1, "K": 3, "N": 1}, {"M": 64, "K": 128, "N": 64}, {"M": 5, "K": 1100, "N": 7})
+    sizes = (
+        {"M": 33, "K": 70, "N": 45},
+        {"M": 1, "K": 3, "N": 1},
+        {"M": 64, "K": 128, "N": 64},
+        {"M": 5, "K": 1100, "N": 7},
+    )
     return Case(Candidate(p, (f,)), sizes)
 
 
@@ -278,7 +289,9 @@ def _matmul_matmul() -> Case:
         "piece[m: M, n: N]: f32 = contract[k: part(L)](ab[m, k], c[k, n])",
     )  # fmt: skip
     f = fold(p, "L", {"y": "y"}, {"ab": "ab", "c": "c"}, **small)
-    return Case(Candidate(p, (f,)), ({"M": 19, "K": 16, "L": 70, "N": 24}, {"M": 40, "K": 33, "L": 17, "N": 65}))
+    return Case(
+        Candidate(p, (f,)), ({"M": 19, "K": 16, "L": 70, "N": 24}, {"M": 40, "K": 33, "L": 17, "N": 65})
+    )
 
 
 def _matmul_rowsum() -> Case:
@@ -319,7 +332,9 @@ program rms_linear(x: f32[N, K], g: f32[K], w: f32[O, K], eps: scalar f32) {
 
 def _rms_linear() -> Case:
     p = _SCALE_LAST
-    first = _plain_sum("K", "ss", "n: N", "ss", "sq: f32[N, part(K)]", "piece[n: N]: f32 = sum[k: part(K)](sq[n, k])")
+    first = _plain_sum(
+        "K", "ss", "n: N", "ss", "sq: f32[N, part(K)]", "piece[n: N]: f32 = sum[k: part(K)](sq[n, k])"
+    )
     second = _plain_sum(
         "K", "acc", "n: N, o: O", "y", "xg: f32[N, part(K)], w: f32[O, part(K)]",
         "piece[n: N, o: O]: f32 = contract[k: part(K)](xg[n, k], w[o, k])",
@@ -328,19 +343,21 @@ def _rms_linear() -> Case:
         fold(p, "K", {"ss": "ss"}, {"sq": "sq"}, **first),
         fold(p, "K", {"y": "y"}, {"xg": "xg", "w": "w"}, **second),
     )
-    return Case(Candidate(p, folds, form="scaled last"), ({"N": 17, "K": 70, "O": 40}, {"N": 1, "K": 300, "O": 33}))
+    return Case(
+        Candidate(p, folds, form="scaled last"), ({"N": 17, "K": 70, "O": 40}, {"N": 1, "K": 300, "O": 33})
+    )
 
 
 def _rms_linear_first() -> Case:
-    return Case(Candidate(PROGRAMS["rms_linear"], ()), ({"N": 17, "K": 70, "O": 40}, {"N": 2, "K": 1500, "O": 9}))
+    return Case(
+        Candidate(PROGRAMS["rms_linear"], ()), ({"N": 17, "K": 70, "O": 40}, {"N": 2, "K": 1500, "O": 9})
+    )
 
 
 def _attention(splits: tuple[Dim, ...] = ()) -> Case:
     p = PROGRAMS["attention"]
     small = running_max(["KV", "G", "S"], "T", columns=["D"], shared=["KV"])
-    f = fold(
-        p, "T", {"m": "m", "l": "l", "o": "o"}, {"x": "score", "v": "v"}, **small, support=("seen", "x")
-    )
+    f = fold(p, "T", {"m": "m", "l": "l", "o": "o"}, {"x": "score", "v": "v"}, **small, support=("seen", "x"))
     sized = _sized("attention", KV=2, G=4, D=16)
     sizes = (
         {"S": 37, "T": 37}, {"S": 1, "T": 70}, {"S": 64, "T": 128}, {"S": 20, "T": 77}, {"S": 1, "T": 1},
@@ -403,7 +420,9 @@ CASES: dict[str, Case] = {
     "moments": _plain("moments", {"N": 9}),
     "past_keys": _plain("past_keys", {"H": 3, "T": 17, "N": 1, "D": 8}),
     "scalars": _text(
-        "program scalars(x: f32[], s: scalar f32) {\n  a: f32 = mul(x, s)\n  b: f32 = exp(a)\n  return a, b\n}", {}
+        "program scalars(x: f32[], s: scalar f32) {\n  a: f32 = mul(x, s)\n  b: f32 = exp(a)\n"
+        "  return a, b\n}",
+        {},
     ),
     "total": _text(
         "program total(x: f32[N, K]) {\n  t[]: f32 = sum[n: N, k: K](x[n, k])\n"

@@ -19,6 +19,7 @@ LAYERS: list[set[str]] = [
     {"frontend"},
     {"report"},
     {"cli"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -18,14 +18,22 @@ from cleave.ir.dims import Index, Part
 Scope = Mapping[Index, int]
 
 
+class Opaque(Exception):
+    """The form has a function that stands only for itself."""
+
+
 class FormValue:
     """Evaluates forms with the input values of a program's meaning."""
 
     def __init__(self, meaning: Meaning) -> None:
         self.meaning = meaning
+        self.largest = mpmath.mpf(0)
+        """The largest magnitude seen: what rounding errors are measured by."""
 
     def poly(self, value: Poly, scope: Scope) -> Any:
-        return sum((self.mono(m, scope) * c.numerator / c.denominator for m, c in value.terms.items()), mpmath.mpf(0))
+        parts = [self.mono(m, scope) * c.numerator / c.denominator for m, c in value.terms.items()]
+        self.largest = max([self.largest, *(abs(p) for p in parts if mpmath.isfinite(p))])
+        return sum(parts, mpmath.mpf(0))
 
     def mono(self, mono: Mono, scope: Scope) -> Any:
         # Predicates first: where one is 0 the rest is not looked at.
@@ -73,7 +81,8 @@ class FormValue:
                 runs = self.run(factor.binders, factor.body, scope)
                 return mpmath.fprod(self.poly(factor.body, s) for s in runs)
             case Max():
-                return max((v for e in factor.entries for v in self.entry(e, scope)), default=-mpmath.inf)
+                values = [v for e in factor.entries for v in self.entry(e, scope)]
+                return mpmath.nan if any(map(mpmath.isnan, values)) else max(values, default=-mpmath.inf)
             case Some():
                 return mpmath.mpf(any(True for e in factor.entries for _ in self.entry(e, scope)))
             case Masked():
@@ -99,6 +108,8 @@ class FormValue:
         args = [self.poly(a, scope) for a in factor.args]
         if any(mpmath.isnan(a) for a in args):
             return mpmath.nan
+        if factor.fn not in ("tanh", "floor", "sin"):
+            raise Opaque(factor.fn)
         return {"tanh": mpmath.tanh, "floor": mpmath.floor, "sin": mpmath.sin}[factor.fn](*args)
 
     def entry(self, entry: Entry, scope: Scope) -> Iterator[Any]:

@@ -546,6 +546,58 @@ PAIRS["sum of a square of a sum"] = (
     "g[k: K, l: K] = contract[n: N](x[n, k], x[n, l])\nh[k: K] = sum[l: K](g[k, l])\ny = sum[k: K](h[k])\n-> y",
 )
 
+PAIRS["sigmoids summed"] = (
+    "x[N]",
+    """
+    a[n: N] = neg(x[n])
+    b[n: N] = exp(a[n])
+    c[n: N] = add(b[n], 1.0)
+    y[n: N] = reciprocal(c[n])
+    z = sum[n: N](y[n])
+    -> z
+    """,
+    "b[n: N] = exp(x[n])\nc[n: N] = add(b[n], 1.0)\ny[n: N] = div(b[n], c[n])\nz = sum[n: N](y[n])\n-> z",
+)
+PAIRS["magnitudes summed"] = (
+    "x[N]",
+    "a[n: N] = abs(x[n])\ny = sum[n: N](a[n])\n-> y",
+    """
+    a[n: N] = max(x[n], 0.0)
+    b[n: N] = neg(x[n])
+    c[n: N] = max(b[n], 0.0)
+    d[n: N] = add(a[n], c[n])
+    y = sum[n: N](d[n])
+    -> y
+    """,
+)
+PAIRS["masks that exclude each other"] = (
+    "x[N], t: i64[N]",
+    """
+    a[n: N] = eq(t[n], 0)
+    b[n: N] = eq(t[n], 1)
+    g[n: N] = and(a[n], b[n])
+    y[n: N] = select(g[n], x[n], 0.0)
+    z = sum[n: N](y[n])
+    -> z
+    """,
+    "y[n: N] = mul(x[n], 0.0)\nz = sum[n: N](y[n])\n-> z",
+)
+PAIRS["largest of a shifted row"] = (
+    X + ", b[N]",
+    "a[n: N, k: K] = add(x[n, k], b[n])\ny[n: N] = max[k: K](a[n, k])\n-> y[n]",
+    "m[n: N] = max[k: K](x[n, k])\ny[n: N] = add(m[n], b[n])\n-> y[n]",
+)
+PAIRS["largest of a scaled row"] = (
+    X + ", b[N]",
+    "e[n: N] = exp(b[n])\na[n: N, k: K] = mul(x[n, k], e[n])\ny[n: N] = max[k: K](a[n, k])\n-> y[n]",
+    "e[n: N] = exp(b[n])\nm[n: N] = max[k: K](x[n, k])\ny[n: N] = mul(m[n], e[n])\n-> y[n]",
+)
+PAIRS["largest of a union"] = (
+    "x[N, K], y[N, J]",
+    "z[n: N, u: (K | J)] = cat[u = k | j](x[n, k], y[n, j])\nm[n: N] = max[u: (K | J)](z[n, u])\n-> m[n]",
+    "a[n: N] = max[k: K](x[n, k])\nb[n: N] = max[j: J](y[n, j])\nm[n: N] = max(a[n], b[n])\n-> m[n]",
+)
+
 CONDITIONAL: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "merge of outputs and log-sum-exps": (
         QKV,

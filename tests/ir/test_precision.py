@@ -83,3 +83,17 @@ program row(x: f16[N, K], g: f16[K]) {
     )
     assert not is_matrix_product(user.outputs[0].node)
     assert products(assign(Candidate(user, ()), user).program) == [("f32", ("f16", "f16"))]
+
+
+def test_a_product_of_three_becomes_one_of_two_and_is_narrowed() -> None:
+    program = assigned(
+        """
+program three(x: bf16[N, K], g: bf16[K], w: bf16[O, K]) {
+  y[n: N, o: O]: bf16 = contract[k: K](x[n, k], g[k], w[o, k])
+  return y[n, o]
+}
+"""
+    )
+    assert products(program) == [("f32", ("bf16", "bf16"))]
+    multiplied = next(n for n in program.nodes if isinstance(n.op, Map) and n.op.fn == "mul")
+    assert multiplied.dtype == "f32"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleave.errors import Bug, ParseError
-from cleave.ir.dims import Atom, Extent, Index, Part, Parts, Union, term, var
+from cleave.ir.dims import Atom, Extent, Gather, Index, Part, Parts, Union, term, var
 from cleave.ir.lexis import Cursor, dim_text, index_names, number_text, parse_dim, parse_number, quote
 from cleave.ir.ops import Access, const, input_node, map_node, number_key, reduce_node
 from cleave.ir.program import Output, Program
@@ -70,6 +70,18 @@ def test_long_headers_and_results_take_several_lines() -> None:
     program = parse_program(f"program long({inputs}) {{ {lines} return {results} }}")
     text = print_program(program)
     assert max(map(len, text.splitlines())) <= 60
+    assert parse_program(text) == program
+
+
+def test_a_literal_that_a_gather_reads_has_a_line() -> None:
+    n = Index(Atom("N"), 0)
+    x = input_node("x", [[n.dim]], "f32")
+    three = const(3, "i64")
+    node = map_node("add", [n], [x(var(Gather(three))), three], "f32")
+    program = Program("p", (x,), (Output("y", node, ((0,),)),))
+    text = print_program(program)
+    assert "value1: i64 = 3" in text
+    assert "add(x[value1[]], value1)" in text
     assert parse_program(text) == program
 
 

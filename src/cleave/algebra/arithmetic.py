@@ -12,12 +12,14 @@ import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from cleave.algebra import laws
 from cleave.algebra.content import content
-from cleave.algebra.facts import lower, magnitude, positive_factor, upper
+from cleave.algebra.facts import lower, magnitude, positive, positive_factor, upper
 from cleave.algebra.forms import (
     ONE,
     UNIT,
     ZERO,
+    Apply,
     Entry,
     Factor,
     Held,
@@ -92,6 +94,8 @@ def _mul(a: Poly, b: Poly) -> Poly:
         return b
     if b is ONE or not a.terms:
         return a
+    if is_infinite(a) or is_infinite(b):
+        return _mul_infinite(a, b)
     if len(a.terms) * len(b.terms) > LIMIT:
         return _mul(hold(a), hold(b))
     total: dict[Mono, Fraction] = {}
@@ -105,6 +109,21 @@ def _mul(a: Poly, b: Poly) -> Poly:
                 else:
                     del total[mono]
     return _absorb(total)
+
+
+def _mul_infinite(a: Poly, b: Poly) -> Poly:
+    """A product with what may be -inf: understood if the other factor has a known sign."""
+    if not is_infinite(a):
+        a, b = b, a
+    if not is_infinite(b):
+        for sign, other in ((1, b), (-1, neg(b))):
+            if positive(other):
+                guard, value = masked_of(scale(a, sign))
+                if guard.number != 1:
+                    return mask(guard, mul(value, other))
+                guard, value = masked_of(scale(a, -sign))
+                return neg(mask(guard, mul(value, other)))
+    return of_factor(Apply("times", sorted((a, b), key=lambda p: p.key)))
 
 
 def hold(value: Poly) -> Poly:
@@ -167,6 +186,11 @@ def _absorb(total: dict[Mono, Fraction]) -> Poly:
     return mask(guard, add(*inner))
 
 
+def is_infinite(value: Poly) -> bool:
+    """Is a value, or its negative, -inf somewhere (`Masked` is always a whole value, never a part of one)?"""
+    return len(value.terms) == 1 and is_masked(next(iter(value.terms)))
+
+
 def is_masked(mono: Mono) -> bool:
     return len(mono.factors) == 1 and isinstance(mono.factors[0][0], Masked) and mono.factors[0][1] == 1
 
@@ -204,10 +228,14 @@ def choose(p: Poly, a: Poly, b: Poly) -> Poly:
         return a if p.number else b
     (ga, va), (gb, vb) = masked_of(a), masked_of(b)
     if ga.number == 1 and gb.number == 1:
-        (na, ua), (nb, ub) = masked_of(neg(a)), masked_of(neg(b))
-        if na.number == 1 and nb.number == 1:
-            return _blend(p, a, b)
-        return neg(choose(p, mask(na, ua), mask(nb, ub)))
+        if is_infinite(a) or is_infinite(b):
+            (ga, va), (gb, vb) = masked_of(neg(a)), masked_of(neg(b))
+            return neg(_choose_masked(p, ga, va, gb, vb))
+        return _blend(p, a, b)
+    return _choose_masked(p, ga, va, gb, vb)
+
+
+def _choose_masked(p: Poly, ga: Poly, va: Poly, gb: Poly, vb: Poly) -> Poly:
     guard = _blend(p, ga, gb)
     if not gb.terms:
         return mask(guard, va)
@@ -217,6 +245,8 @@ def choose(p: Poly, a: Poly, b: Poly) -> Poly:
 
 
 def _blend(p: Poly, a: Poly, b: Poly) -> Poly:
+    if is_infinite(a) or is_infinite(b):
+        return of_factor(Apply("select", (p, a, b)))
     return add(mul(p, sub(a, b)), b)
 
 
@@ -243,7 +273,7 @@ def cases(values: tuple[Poly, ...], function: Callable[..., Poly]) -> Poly | Non
     """`function(*values)` where predicates in the values are decided first; None if there are none, or
     more than `CASES`."""
     found = sorted({q for v in values for q in predicates_of(v)}, key=lambda f: f.key)
-    if not found or len(found) > CASES:
+    if not found or len(found) > CASES or not laws.on("case"):
         return None
     q = found[0]
     yes = function(*(assign(v, q, True) for v in values))
@@ -295,10 +325,6 @@ def settle(powers: dict[Factor, Fraction], exponent: Poly) -> Poly:
                 outside.append(power(base, Fraction(2 * half)))
                 if e.numerator % 2:
                     outside.append(of_factor(f))
-        elif isinstance(f, Masked) and e == 1:
-            rest = {g: x for g, x in powers.items() if g != f and x}
-            if (rest or exponent.terms) and all(positive_factor(g, x) for g, x in rest.items()):
-                return mask(f.guard, mul(f.value, settle(rest, exponent)))
     if truths and not _settle_predicates(powers):
         return ZERO
     inner = of_mono(product(powers, exponent))
@@ -326,7 +352,7 @@ def _settle_power(f: Power, e: Fraction, powers: dict[Factor, Fraction], outside
 def _settle_predicates(powers: dict[Factor, Fraction]) -> bool:
     """Drop predicates that others imply; False if two exclude each other."""
     truths = sorted((f for f, e in powers.items() if e > 0 and is_predicate(f)), key=lambda f: f.key)
-    for f in truths:
+    for f in truths if laws.on("implied") else ():
         if isinstance(f, Some) or (isinstance(f, Predicate) and f.rel == ">="):
             for other, e in powers.items():
                 if e > 0 and _inhabits(other, f):
@@ -338,9 +364,9 @@ def _settle_predicates(powers: dict[Factor, Fraction]) -> bool:
             if p is q or not powers[p] or not powers[q]:
                 continue
             verdict = _relate(p, q)
-            if verdict is False:
+            if verdict is False and laws.on("excluded"):
                 return False
-            if verdict:
+            if verdict and laws.on("implied"):
                 powers[q] = _0
     return True
 
@@ -402,6 +428,7 @@ def _part_of(pair: tuple[object, object]) -> Factor | None:
 
 
 __all__ = [
-    "ABSENT", "LIMIT", "add", "assign", "cases", "choose", "extract", "hold", "is_masked", "mask",
+    "ABSENT", "LIMIT", "add", "assign", "cases", "choose", "extract", "hold", "is_infinite", "is_masked",
+    "mask",
     "masked_of", "mul", "neg", "predicates_of", "product", "scale", "settle", "sub", "under",
 ]  # fmt: skip

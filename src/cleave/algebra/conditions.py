@@ -34,7 +34,7 @@ from cleave.algebra.parts import owner_of, pair_of
 from cleave.algebra.rewrite import flatten
 from cleave.algebra.show import friendly, show
 from cleave.ir.dims import Gather, Part, Parts, Union, var
-from cleave.ir.ops import Access, Map, Node
+from cleave.ir.ops import Access, Contract, Map, Node
 from cleave.ir.program import Program
 
 
@@ -78,6 +78,7 @@ def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
         match node.op.fn:
             case "div":
                 found.append(("!=", values[1]))
+                found += [("[]", predicates.finite(v)) for v in values]
             case "reciprocal":
                 found.append(("!=", values[0]))
             case "rsqrt":
@@ -87,20 +88,21 @@ def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
             case "pow":
                 found += _power(values[0], values[1].number)
             case "sub":
-                found.append(("[]", predicates.presence(values[1])))
-            case "neg" | "mul":
-                found += [("[]", _mixed(v)) for v in values]
+                found.append(("[]", predicates.finite(values[1])))
+            case "mul":
+                found += [("[]", _scaled(v, w)) for v, w in (values, values[::-1])]
             case _:
                 pass
+    if isinstance(node.op, Contract):
+        found += [("[]", predicates.finite(form_of(a, forms))) for a in node.op.args]
     for access in node.reads:
         found += _ranges(access, forms)
     return found
 
 
-def _mixed(value: Poly) -> Poly:
-    """A product or a negative of something that may be -inf beside finite terms needs it to be there; a bare
-    -inf is only passed on."""
-    return predicates.presence(value) if len(value.terms) > 1 else ONE
+def _scaled(value: Poly, other: Poly) -> Poly:
+    """A factor that may be infinite needs to be there, unless the other one is positive."""
+    return ONE if positive(other) else predicates.finite(value)
 
 
 def _power(base: Poly, exponent: Fraction | None) -> list[tuple[str, Poly]]:
@@ -152,16 +154,22 @@ def _nonzero(factor: Factor, node: Node) -> list[Need]:
     if isinstance(factor, Size) and isinstance(factor.dim, Part) and factor.part is not None:
         return _truths(predicates.inhabited(factor.dim, factor.part), node)
     if isinstance(factor, Sum):
-        # A sum of positive terms that predicates guard is 0 only where no guard holds.
-        guards = tuple((f, e) for f, e in factor.body.factors if is_predicate(f))
-        rest = Mono(tuple(x for x in factor.body.factors if x not in guards), factor.body.exponent)
-        if positive_mono(rest):
-            bound, body = rewrite.open_binder(factor)
-            assert isinstance(body, Mono)
-            guard = Mono(tuple((f, e) for f, e in body.factors if is_predicate(f)), ZERO)
-            owners = {i: p for i in bound if isinstance(i.dim, Part) and (p := owner_of(body, i))}
-            return _truths(maxima.exists(bound, of_mono(guard) if guard.factors else ONE, owners), node)
+        guard = guards_of(factor)
+        if guard.number != 1:
+            return _truths(guard, node)
     return [_need("!=", value)]
+
+
+def guards_of(factor: Sum) -> Poly:
+    """Where a sum of positive terms that predicates guard is not 0: where a guard holds. 1 for other sums."""
+    rest = tuple((f, e) for f, e in factor.body.factors if not is_predicate(f))
+    if not positive_mono(Mono(rest, factor.body.exponent)):
+        return ONE
+    bound, body = rewrite.open_binder(factor)
+    assert isinstance(body, Mono)
+    guards = tuple((f, e) for f, e in body.factors if is_predicate(f))
+    owners = {i: p for i in bound if isinstance(i.dim, Part) and (p := owner_of(body, i))}
+    return maxima.exists(bound, of_mono(Mono(guards, ZERO)) if guards else ONE, owners)
 
 
 def _truths(value: Poly, node: Node) -> list[Need]:

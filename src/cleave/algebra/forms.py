@@ -212,7 +212,7 @@ class Element(Factor):
         return f"{source}[{','.join(term_text(t, env) for t in self.terms)}]"
 
     def _indices(self) -> frozenset[Index]:
-        return NOTHING.union(*map(indices_of, self.terms))
+        return NOTHING.union(*map(indices, self.terms))
 
 
 class Size(Factor):
@@ -230,7 +230,7 @@ class Size(Factor):
         return f"size {self.dim}" + (f"[{term_text(self.part, env)}]" if self.part is not None else "")
 
     def _indices(self) -> frozenset[Index]:
-        return NOTHING if self.part is None else indices_of(self.part)
+        return NOTHING if self.part is None else indices(self.part)
 
 
 class Place(Factor):
@@ -250,7 +250,7 @@ class Place(Factor):
         return f"place {leaf_text(self.leaf, env)}"
 
     def _indices(self) -> frozenset[Index]:
-        return indices_of(self.term)
+        return indices(self.term)
 
 
 class Binder(Factor):
@@ -518,8 +518,17 @@ def spell_bound(binders: Sequence[Index], bodies: Sequence[Keyed], env: Env) -> 
     return f"[{dims}@{len(env)}]" + ";".join(b.text(own) for b in bodies)
 
 
+def indices(term: Term) -> frozenset[Index]:
+    """The indices in a term."""
+    index = term.variable
+    return indices_of(term) if index is None else frozenset((index,))
+
+
 def term_text(term: Term, env: Env) -> str:
     """Structural text of an index term."""
+    index = term.variable
+    if index is not None:
+        return env.get(index) or f"#{index.number}:{index.dim}"
     leaves = sorted(f"{c}*{leaf_text(leaf, env)}" for leaf, c in term.leaves)
     return f"{'+'.join(leaves)}+{term.offset}"
 

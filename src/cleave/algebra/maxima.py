@@ -17,6 +17,7 @@ from cleave.algebra.arithmetic import (
     add,
     assign,
     extract,
+    is_infinite,
     mask,
     masked_of,
     mul,
@@ -109,7 +110,11 @@ def _simpler_binders(
     for index in bound:
         rest = [i for i in bound if i != index]
         if isinstance(index.dim, Union) and laws.on("max-union"):
-            return _split_union(index, rest, guard, value)
+            pieces = _split_union(index, rest, guard, value)
+            laws.note(
+                "max-union", _as_max(bound, guard, value), of_factor(Max(Entry(*raw) for raw in pieces))
+            )
+            return pieces
         if index not in guard.free and index not in value.free:
             if isinstance(index.dim, Part) and laws.on("nonempty"):
                 guard = mul(guard, inhabited(index.dim, part_of(index, owners)))
@@ -118,8 +123,14 @@ def _simpler_binders(
     if pair is not None and laws.on("max-split"):
         part, within = pair
         both, whole = _merge(guard, value, part, within)
-        return [([*(i for i in bound if i not in pair), whole], *both)]
+        merged = [*(i for i in bound if i not in pair), whole]
+        laws.note("max-split", _as_max(bound, guard, value), _as_max(merged, *both))
+        return [(merged, *both)]
     return _one_hot(bound, guard, value)
+
+
+def _as_max(bound: list[Index], guard: Poly, value: Poly) -> Poly:
+    return of_factor(Max([Entry(bound, guard, value)]))
 
 
 def _split_union(index: Index, rest: list[Index], guard: Poly, value: Poly) -> list[Raw]:
@@ -166,6 +177,7 @@ def _simpler_value(bound: list[Index], guard: Poly, value: Poly) -> list[Raw] | 
                 for entry in f.entries:
                     more, own, inner = rewrite.open_entry(entry)
                     found.append(([*bound, *more], mul(guard, own), add(rest, mul(by, inner))))
+                laws.note("max-flat", _as_max(bound, guard, value), of_factor(Max(Entry(*x) for x in found)))
                 return found
     truths = predicates_of(value)
     if truths:
@@ -219,7 +231,7 @@ def _single(entry: Raw) -> Poly:
     if not bound:
         return mask(guard, value)
     guards = guard.single
-    if guards is None or guards[1] != 1:
+    if guards is None or guards[1] != 1 or not laws.on("max-part"):
         return _close([entry])
     # The components of `guard * exp(value)` are those of the maximum.
     outer, components = sums.split(Mono(guards[0].factors, value), bound)
@@ -231,19 +243,23 @@ def _single(entry: Raw) -> Poly:
             result = add(result, _close([(used, own, body.exponent)]))
         else:
             result = mask(exists(used, own), result)
+    if lone != UNIT or len(components) > 1:
+        laws.note("max-part", _as_max(bound, guard, value), result)
     return result
 
 
 def _several(entries: list[Raw]) -> Poly:
-    if all(not bound and guard.number == 1 for bound, guard, _ in entries):
+    if all(not bound and guard.number == 1 and not is_infinite(v) for bound, guard, v in entries):
         numbers = [v for _, _, v in entries if v.number is not None]
         if len(numbers) > 1:
             best = max(numbers, key=lambda v: v.number or Fraction(0))
             entries = [e for e in entries if e[2].number is None or e[2] == best]
         if len(entries) == 1:
             return entries[0][2]
-        if len(entries) == 2:
-            return _pair(entries[0][2], entries[1][2])
+        if len(entries) == 2 and laws.on("max-pair"):
+            result = _pair(entries[0][2], entries[1][2])
+            laws.note("max-pair", of_factor(Max(Entry(*raw) for raw in entries)), result)
+            return result
     shift = _free_terms(entries)
     return add(shift, _close([(bound, guard, sub(value, shift)) for bound, guard, value in entries]))
 
@@ -292,6 +308,7 @@ def _close(entries: list[Raw]) -> Poly:
     """The maximum as a factor, after exponentials and positive factors have left."""
     pulled = _exponentials(entries) if laws.on("max-exp") else None
     if pulled is not None:
+        laws.note("max-exp", of_factor(Max(Entry(*raw) for raw in entries)), pulled)
         return pulled
     values = [value for _, _, value in entries]
     monos = [m for v in values for m in v.terms]
@@ -300,6 +317,8 @@ def _close(entries: list[Raw]) -> Poly:
     number = max(abs(c) for v in values for c in v.terms.values())
     bound = frozenset(i for b, _, _ in entries for i in b)
     common = _common_positive(monos, bound)
+    if not laws.on("max-scale"):
+        number, common = Fraction(1), UNIT
     inverse = power(of_mono(common, number), -1)
     inner = [(b, g, mul(v, inverse)) for b, g, v in entries]
     return mul(of_mono(common, number), of_factor(Max(Entry(*raw) for raw in inner)))

@@ -18,6 +18,7 @@ from cleave.algebra.arithmetic import (
     add,
     cases,
     extract,
+    is_infinite,
     is_masked,
     mask,
     mul,
@@ -58,18 +59,19 @@ def power(value: Poly, e: Fraction | int) -> Poly:
         return value
     if not value.terms:
         return ZERO if e > 0 else of_factor(Power(ZERO), e)
+    if is_infinite(value):
+        return of_factor(Apply(f"power {e}", (value,)))
     single = value.single
     if single is not None:
         return _power_single(*single, e)
     if e.denominator == 1 and 0 < e <= 4:
         half = power(value, e.numerator // 2)
         return mul(half, half) if e.numerator % 2 == 0 else mul(half, half, value)
-    if not isinstance(value.factor, Masked):
-        split = cases((value,), partial(_power_of, e))
-        if split is not None:
-            return split
+    split = cases((value,), partial(_power_of, e))
+    if split is not None:
+        return split
     whole = e.denominator == 1
-    c, mono, rest = extract(value, positive_only=not whole)
+    c, mono, rest = extract(value, positive_only=not whole) if laws.on("content") else (_1, UNIT, value)
     lead = _power_single(mono, c, e)
     if whole and e.numerator % 2 == 0 and not orientation(rest):
         return mul(lead, power(mul(rest, rest), e / 2))
@@ -97,8 +99,10 @@ def _power_single(mono: Mono, c: Fraction, e: Fraction) -> Poly:
             powers[f] = x * e
         elif x.numerator % 2:
             odd[f] = x
-        else:
+        elif laws.on("magnitude"):
             outside.append(power(absolute_factor(f), x * e))
+        else:
+            outside.append(of_factor(Power(of_factor(f, x)), e))
     if len(odd) == 1 and c > 0:
         powers |= {f: x * e for f, x in odd.items()}
     elif odd or c < 0:
@@ -154,7 +158,7 @@ def div(a: Poly, b: Poly) -> Poly:
 def exp(value: Poly) -> Poly:
     """The exponential: absent becomes 0, predicates become cases, logs become powers."""
     for mono, c in value.terms.items():
-        if is_masked(mono):
+        if is_masked(mono) and laws.on("absent"):
             masked = mono.factors[0][0]
             assert isinstance(masked, Masked)
             rest = Poly({m: x for m, x in value.terms.items() if m is not mono})
@@ -188,6 +192,8 @@ def log(value: Poly) -> Poly:
     """The logarithm: exponentials and positive factors leave."""
     if not value.terms:
         return ABSENT
+    if is_infinite(value):
+        return of_factor(Apply("log", (value,)))
     single = value.single
     if single is not None and any(is_predicate(f) for f, e in single[0].factors if e > 0):
         guard = [(f, e) for f, e in single[0].factors if is_predicate(f) and e > 0]
@@ -195,10 +201,10 @@ def log(value: Poly) -> Poly:
         return mask(
             of_mono(Mono(tuple(guard), ZERO)), log(of_mono(Mono(rest, single[0].exponent), single[1]))
         )
-    split = cases((value,), log) if single is None and not isinstance(value.factor, Masked) else None
+    split = cases((value,), log) if single is None else None
     if split is not None:
         return split
-    c, mono, rest = extract(value, positive_only=True)
+    c, mono, rest = extract(value, positive_only=True) if laws.on("content") else (_1, UNIT, value)
     parts = [mono.exponent, _log_number(c)]
     parts += [scale(_log_factor(f), e) for f, e in mono.factors]
     single = rest.single

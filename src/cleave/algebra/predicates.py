@@ -11,20 +11,25 @@ import math
 from fractions import Fraction
 from functools import partial
 
-from cleave.algebra.arithmetic import add, cases, extract, masked_of, mul, neg, scale, sub
+from cleave.algebra.arithmetic import add, cases, extract, is_infinite, masked_of, mul, neg, scale, sub
 from cleave.algebra.content import common_number
 from cleave.algebra.facts import is_integer, lower, nonnegative, orientation, positive, upper
 from cleave.algebra.forms import (
     ONE,
     UNIT,
     ZERO,
-    Masked,
+    Apply,
+    Factor,
+    Log,
+    Mono,
     Poly,
     Predicate,
     Size,
+    Sum,
     constant,
     is_predicate,
     of_factor,
+    of_mono,
 )  # fmt: skip
 from cleave.ir.dims import Part, Term
 
@@ -48,9 +53,19 @@ def is_truth(value: Poly) -> bool:
 
 def compare(fn: str, a: Poly, b: Poly) -> Poly:
     """`lt`, `le`, `gt`, `ge`, `eq` or `ne` of two values, as 0 or 1."""
-    infinite = _compare_absent(fn, a, b)
-    if infinite is not None:
-        return infinite
+    for two in (a, b):
+        if not masked_of(two)[0].terms:
+            return _compare_places(fn, presence(a), presence(b), None, down=True)
+        if not masked_of(neg(two))[0].terms and is_infinite(two):
+            return _compare_places(fn, presence(neg(a)), presence(neg(b)), None, down=False)
+    if is_infinite(a) or is_infinite(b):
+        (ga, va), (gb, vb) = masked_of(a), masked_of(b)
+        if not is_infinite(va) and not is_infinite(vb):
+            return _compare_places(fn, ga, gb, compare(fn, va, vb), down=True)
+        (ga, va), (gb, vb) = masked_of(neg(a)), masked_of(neg(b))
+        if not is_infinite(va) and not is_infinite(vb):
+            return _compare_places(fn, ga, gb, compare(fn, neg(va), neg(vb)), down=False)
+        return of_factor(Apply(f"compare {fn}", (a, b)))
     match fn:
         case "lt":
             return above(sub(b, a))
@@ -66,44 +81,60 @@ def compare(fn: str, a: Poly, b: Poly) -> Poly:
             return complement(is_zero(sub(a, b)))
 
 
-def _compare_absent(fn: str, a: Poly, b: Poly) -> Poly | None:
-    """Comparisons with -inf and inf: true or false by whether the other side is there."""
-    for one, two, flip in ((a, b, False), (b, a, True)):
-        absent = masked_of(two)[0]
-        if not absent.terms:
-            there = presence(one)
-            match fn:
-                case "eq":
-                    return complement(there)
-                case "ne":
-                    return there
-                case "gt" | "lt":
-                    return there if (fn == "gt") != flip else ZERO
-                case _:
-                    return ONE if (fn == "ge") != flip else complement(there)
-        if not masked_of(neg(two))[0].terms:
-            there = presence(neg(one))
-            match fn:
-                case "eq":
-                    return complement(there)
-                case "ne":
-                    return there
-                case "lt" | "gt":
-                    return there if (fn == "lt") != flip else ZERO
-                case _:
-                    return ONE if (fn == "le") != flip else complement(there)
-    return None
+def _compare_places(fn: str, ga: Poly, gb: Poly, both: Poly | None, *, down: bool) -> Poly:
+    """A comparison of values that are there where `ga` and `gb` hold, else -inf (`down`) or inf. `both` is
+    the comparison where both are there; None if one is nowhere."""
+    alike = ONE if fn in ("le", "ge", "eq") else ZERO
+    first_only = ONE if (fn in ("gt", "ge") if down else fn in ("lt", "le")) or fn == "ne" else ZERO
+    second_only = ONE if (fn in ("lt", "le") if down else fn in ("gt", "ge")) or fn == "ne" else ZERO
+    na, nb = complement(ga), complement(gb)
+    parts = [mul(ga, nb, first_only), mul(na, gb, second_only), mul(na, nb, alike)]
+    return add(*parts, mul(ga, gb, both)) if both is not None else add(*parts)
 
 
 def presence(value: Poly) -> Poly:
     """Where a value is not -inf: its guard, and every maximum in it has something to be the maximum of."""
+    guard, value = masked_of(value)
+    return mul(guard, *(_seen(f) for m, c in value.terms.items() if c > 0 and (f := _lone(m)) is not None))
+
+
+def finite(value: Poly) -> Poly:
+    """Where a value is neither -inf nor inf, as far as its maxima and logs are concerned."""
+    if is_infinite(value):
+        found = [masked_of(value)[0], masked_of(neg(value))[0]]
+        inside = masked_of(value)[1] if found[0].number != 1 else masked_of(neg(value))[1]
+        return mul(*found, finite(inside))
+    return mul(*(_finite_mono(m) for m in value.terms))
+
+
+def _finite_mono(mono: Mono) -> Poly:
+    """Where the maxima in a monomial are there, or one of its predicates is 0."""
+    there = mul(*(_seen(f) for f, _ in mono.factors))
+    if there.number == 1:
+        return there
+    guard = of_mono(Mono(tuple((f, e) for f, e in mono.factors if is_predicate(f) and e > 0), ZERO))
+    return complement(sub(guard, mul(guard, there)))
+
+
+def _lone(mono: Mono) -> Factor | None:
+    plain = len(mono.factors) == 1 and mono.factors[0][1] == 1 and not mono.exponent.terms
+    return mono.factors[0][0] if plain else None
+
+
+def _seen(factor: Factor) -> Poly:
     from cleave.algebra.maxima import seen
 
-    guard, value = masked_of(value)
-    for mono, c in value.terms.items():
-        if len(mono.factors) == 1 and mono.factors[0][1] == 1 and c > 0:
-            guard = mul(guard, seen(mono.factors[0][0]))
-    return guard
+    if isinstance(factor, Log):
+        return _positive_base(factor.base)
+    return seen(factor)
+
+
+def _positive_base(base: Poly) -> Poly:
+    """Where the argument of a log is not 0, if that is a matter of predicates alone; else 1."""
+    from cleave.algebra.conditions import guards_of
+
+    factor = base.factor
+    return guards_of(factor) if isinstance(factor, Sum) else ONE
 
 
 def at_least(value: Poly) -> Poly:
@@ -127,10 +158,9 @@ def relate(rel: str, value: Poly) -> Poly:
     if number is not None:
         holds = {">=": number >= 0, ">": number > 0, "=": number == 0}[rel]
         return ONE if holds else ZERO
-    if not isinstance(value.factor, Masked):
-        split = cases((value,), partial(relate, rel))
-        if split is not None:
-            return split
+    split = cases((value,), partial(relate, rel))
+    if split is not None:
+        return split
     if is_integer(value):
         return _relate_integer(rel, value)
     whole, lone = scale(value, 1 / common_number(value.terms.values())), value.single is not None

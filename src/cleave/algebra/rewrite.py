@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TypeVar, cast
 
-from cleave.algebra import arithmetic, powers
+from cleave.algebra import arithmetic, laws, powers
 from cleave.algebra.forms import (
     ONE,
     Apply,
@@ -66,6 +66,12 @@ from cleave.ir.ops import Access
 K = TypeVar("K", bound=Keyed)
 
 
+def move(value: Term, terms: Mapping[Index, Term]) -> Term:
+    """The term with indices replaced."""
+    index = value.variable
+    return substitute_term(value, terms) if index is None else terms.get(index, value)
+
+
 def rename(value: K, mapping: Mapping[Index, Index]) -> K:
     """The value with free indices renamed, one to one, to indices over the same dims."""
     if value.free.isdisjoint(mapping):
@@ -89,11 +95,11 @@ def _rename(value: Keyed, names: Mapping[Index, Index], terms: Mapping[Index, Te
             factors.sort(key=lambda item: item[0].key)
             return Mono(tuple(factors), cast(Poly, go(value.exponent)))
         case Element():
-            return Element(value.node, tuple(substitute_term(t, terms) for t in value.terms))
+            return Element(value.node, tuple(move(t, terms) for t in value.terms))
         case Size() if value.part is not None:
-            return Size(value.dim, substitute_term(value.part, terms))
+            return Size(value.dim, move(value.part, terms))
         case Place():
-            leaf = substitute_term(value.term, terms).leaf
+            leaf = move(value.term, terms).leaf
             assert isinstance(leaf, Index | Join)
             return Place(leaf)
         case Sum():
@@ -195,8 +201,11 @@ class _Rewrite:
 
     def term(self, value: Term) -> Term:
         if self.merge:
-            return merge_term(value, *self.merge)
-        return substitute_term(value, self.terms)
+            merged = merge_term(value, *self.merge)
+            if not laws.on("only-joined"):  # what a bare use would have to become
+                merged = substitute_term(merged, dict.fromkeys(self.merge[:2], Term()))
+            return merged
+        return move(value, self.terms)
 
     def factor(self, factor: Factor) -> Poly:
         if self.everywhere:
@@ -302,6 +311,8 @@ def to_term(value: Poly) -> Term | None:
 def flatten(value: Term, dim: Dim) -> Term:
     """A term that reads an axis over `dim`, with injections into unions as offsets and sizes of unions
     taken apart."""
+    if value.variable is not None:
+        return value
     leaves: list[tuple[Leaf, int]] = []
     offset = Extent(value.offset.const)
     for d, c in value.offset.terms:

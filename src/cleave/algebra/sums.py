@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from cleave.algebra import laws, rewrite
-from cleave.algebra.arithmetic import add, mul, scale
+from cleave.algebra.arithmetic import add, is_infinite, mask, masked_of, mul, neg, scale, sub
 from cleave.algebra.forms import (
     NOTHING,
     ONE,
@@ -34,7 +34,7 @@ from cleave.algebra.forms import (
 )  # fmt: skip
 from cleave.algebra.parts import owner_of, pair_of, part_of
 from cleave.algebra.predicates import in_range
-from cleave.ir.dims import Atom, Index, Part, Parts, Term, Union, term, var
+from cleave.ir.dims import Atom, Index, Part, Parts, Term, Union, substitute, term, var
 
 OPENED = 4
 """The largest power of a sum that opens under a binder."""
@@ -43,6 +43,8 @@ OPENED = 4
 def total(value: Poly, bound: Sequence[Index], owners: dict[Index, Term] | None = None) -> Poly:
     """The sum of a value over indices, which must be fresh. `owners` gives the part number of bound indices
     over a `Part` that the value need not mention."""
+    if is_infinite(value):
+        return _total_masked(value, bound, owners or {})
     for index in bound:
         if isinstance(index.dim, Union) and laws.on("sum-union"):
             rest = [i for i in bound if i != index]
@@ -57,6 +59,21 @@ def total(value: Poly, bound: Sequence[Index], owners: dict[Index, Term] | None 
             if found is not None:
                 known[index] = found
     return add(*(scale(_total_mono(m, list(bound), known), c) for m, c in value.terms.items()))
+
+
+def _total_masked(value: Poly, bound: Sequence[Index], owners: dict[Index, Term]) -> Poly:
+    """A sum of what may be -inf is -inf unless nothing is."""
+    from cleave.algebra.maxima import exists
+
+    guard, inside = masked_of(value)
+    if guard.number == 1:
+        return neg(_total_masked(neg(value), bound, owners))
+    copies = {i: fresh(i.dim) for i in bound}
+    known = {i: owner for i in bound if isinstance(i.dim, Part) and (owner := owner_of(value, i))}
+    moved = {copies[i]: substitute(owner, {j: var(n) for j, n in copies.items()})
+             for i, owner in {**known, **owners}.items() if i in copies}  # fmt: skip
+    missing = exists(list(copies.values()), rewrite.rename(sub(ONE, guard), copies), moved)
+    return mask(sub(ONE, missing), total(inside, bound, {**known, **owners}))
 
 
 def split_union(value: Poly, index: Index) -> Iterable[tuple[Index, Poly]]:
@@ -89,6 +106,8 @@ def _total_mono(mono: Mono, bound: list[Index], owners: dict[Index, Term]) -> Po
         later = [i for i in idle if _is_owner(i, idle, owners)]
         rest = [i for i in bound if i not in idle]
         return total(mul(of_mono(mono), *sizes), [*rest, *later], owners)
+    if not laws.on("sum-part"):
+        return of_factor(Sum(bound, mono))
     outer, components = split(mono, bound)
     result = mul(outer, *(_component(body, used) for body, used in components))
     if outer != ONE or len(components) > 1:
@@ -105,7 +124,7 @@ def _size(index: Index, owners: dict[Index, Term]) -> Poly:
     if isinstance(index.dim, Part):
         return of_factor(Size(index.dim, part_of(index, owners)))
     assert isinstance(index.dim, Atom | Parts)
-    return of_factor(Size(index.dim))
+    return of_factor(Size(index.dim)) if laws.on("sum-size") else of_factor(Sum([index], UNIT))
 
 
 def _open_sums(mono: Mono, bound: list[Index]) -> tuple[Poly, list[Index]] | None:

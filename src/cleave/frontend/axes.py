@@ -103,6 +103,7 @@ class Space:
         self.vars: list[Var] = []
         self.of_symbol: dict[sympy.Symbol, Var] = {}
         self.checks: dict[sympy.Basic, None] = {}
+        self.call = -1
 
     # ------------------------------------------------------------ making
 
@@ -233,6 +234,8 @@ class Space:
             raise Unsupported("a dim that is sliced here and split by a reshape there")
         if length is not None and self.canon(length).has(a.symbol, b.symbol):
             length = None
+        for top in (a, b):
+            self._release(top, (*(factors or ()), *(parts or ())))
         b.parent = a
         a.factors, a.parts, a.length = factors, parts, length
         a.declared = a.declared or b.declared

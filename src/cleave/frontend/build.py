@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import sympy
 
@@ -79,9 +78,17 @@ class Names:
             if top.value is not None:
                 self.sizes[atom] = top.value
             elif top.length is not None:
-                self.sizes[atom] = self.extent(top.length)
+                self.sizes[atom] = self._length(top)
         self.dim_of[top] = dim
         return dim
+
+    def _length(self, top: Var) -> int | Extent:
+        """The size of a dim that follows from others; one that is not linear in them is fixed, by a check."""
+        try:
+            return self.extent(top.length)
+        except Unsupported:
+            self.space.fix(top, top.hint)
+            return top.hint
 
     def _part(self, part: Var) -> Dim:
         leaves = leaf_vars(part)
@@ -92,7 +99,7 @@ class Names:
     def extent(self, user: Expr) -> Extent:
         """A size expression as a linear `Extent`."""
         poly = self.space.canon(user)
-        const_part, terms = 0, []
+        const_part, terms = 0, list[tuple[Dim, int]]()
         symbols = {v.symbol: v for v in self.space.vars if v.parent is None}
         for monomial, coefficient in poly.as_coefficients_dict().items():
             if not sympy.sympify(coefficient).is_integer:
@@ -256,10 +263,10 @@ class Builder:
 
     def _cat(self, pre: Pre, own: Sequence[Index], numbering: Numbering, built: Mapping[Pre, Node]) -> Node:
         whole, parts = pre.data
-        leaves: Any = leaves_of((whole,))
+        leaves = list(leaves_of((whole,)))
         if len(leaves) != 1 or root(leaves[0].var).parts is None:
             raise Unsupported("a concatenation whose size is known to be 1")
-        axis = leaves_of(pre.axes).index(leaves[0])
+        axis: int = leaves_of(pre.axes).index(leaves[0])
         union = own[axis].dim
         assert isinstance(union, Union)
         pieces: list[Access] = []
@@ -272,13 +279,22 @@ class Builder:
 
     def _access(self, what: Read, numbering: Numbering, built: Mapping[Pre, Node]) -> Access:
         node = built[what.node]
-        terms = [t for digit in what.digits for t in self._terms(digit, numbering, built)]
+        terms: list[Term] = []
+        for digit in what.digits:
+            try:
+                terms += self._terms(digit, numbering, built)
+            except Refused:
+                raise
+            except Unsupported as error:
+                if isinstance(digit, Span | Pick) and digit.call >= 0:
+                    raise Refused(digit.call, error.what, what.node.where) from error
+                raise
         return Access(node, tuple(terms))
 
     def _terms(self, digit: Digit, numbering: Numbering, built: Mapping[Pre, Node]) -> list[Term]:
         if isinstance(digit, Ix):
             return [var(numbering[ix]) for ix in leaves_of((digit,))]
-        leaves = leaf_vars(digit.var)
+        leaves = list(leaf_vars(digit.var))
         if not leaves:
             return []
         if isinstance(digit, Fix) and len(leaves) > 1:
@@ -337,10 +353,10 @@ class Builder:
                     parts += [(var(numbering[ix]), root(ix.var)) for ix in leaves_of((digit,))]
                 case Fix(where, value):
                     parts.append((term(offset=value), where))
-                case Pick(where, access):
+                case Pick(where, access, _):
                     leaf: Leaf = Gather(self._access(access, numbering, built))
                     parts.append((var(leaf), where))
-                case Span(where, start, step, _, inner):
+                case Span(where, start, step, _, inner, _):
                     below = self._affine(inner, numbering, built)
                     leaves = [(x, c * step) for x, c in below.leaves]
                     offset = below.offset * step + self.names.extent(start)

@@ -34,7 +34,8 @@ from cleave.frontend.declare import declare
 from cleave.frontend.emit import TABLE
 from cleave.frontend.outside import Surroundings
 from cleave.frontend.plan import Planner
-from cleave.frontend.trace import Fallback, Retry, Tracer, Whole, Wishes
+from cleave.frontend.recorded import Fallback, Retry, Whole, Wishes
+from cleave.frontend.trace import Tracer
 
 Dynamic = Mapping[str, Sequence[str | int | None] | Mapping[int, str]]
 """For each input, by name, what its axes are called; `None` or an int is a static size."""

@@ -17,7 +17,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from cleave.errors import Bug
 from cleave.frontend.outside import Getter
-from cleave.frontend.trace import Fallback
+from cleave.frontend.recorded import Fallback
 from cleave.ir.dims import Dim
 from cleave.ir.program import Program
 
@@ -42,7 +42,7 @@ class Symbols:
         return self._function(self._text(expr))
 
     def _text(self, expr: sympy.Basic) -> str:
-        names = {symbol: sympy.Symbol(f"v{n}_", integer=True) for n, symbol in enumerate(self.places)}
+        names = {s: sympy.Symbol(f"v{n}_", **s.assumptions0) for n, s in enumerate(self.places)}
         return PythonPrinter().doprint(
             expr.xreplace({s: n for s, n in names.items() if s in expr.free_symbols})
         )

@@ -22,7 +22,7 @@ from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.frontend.capture import Dynamic, capture
 from cleave.frontend.captured import Captured, Stale
 from cleave.frontend.outside import Surroundings
-from cleave.frontend.trace import Fallback
+from cleave.frontend.recorded import Fallback
 from cleave.ir.ops import Input
 from cleave.ir.sizes import infer_sizes
 from cleave.ir.text import print_program

@@ -47,7 +47,7 @@ def arange(t: Tracer, *bounds: Any, **options: Any) -> Value:
     if start == 0 and step == 1:
         digits: Any = (ix,)
     else:
-        digits = (Span(var, sympy.sympify(start), step, var, (ix,)),)
+        digits = (Span(var, sympy.sympify(start), step, var, (ix,), t.space.call),)
     dtype = out_dtype(t)
     kind = dtype if dtype in ("i64", "i32", "i16") else "i64"
     return cast(t, whole(t.recorder.node("position", digits, (ix,), kind), ((ix,),)), dtype)

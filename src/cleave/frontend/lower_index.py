@@ -28,7 +28,7 @@ def gather_at(t: Tracer, x: Value, where: Sequence[tuple[int, Value]]) -> Value:
     for at, ids in where:
         ix = views.single(t.space, x.axes[at], "a gather")
         if ix is not None:
-            new[ix] = Pick(root(ix.var), read(ids, axes))
+            new[ix] = Pick(root(ix.var), read(ids, axes), t.space.call)
     gone = [at for at, _ in where]
     kept = [axis for n, axis in enumerate(x.axes) if n not in gone]
     kept[gone[0] : gone[0]] = axes
@@ -65,7 +65,7 @@ def gather(t: Tracer, x: Value, dim: int, index: Value, **options: Any) -> Value
         if n == at:
             ix = views.single(t.space, axis, "a gather")
             if ix is not None:
-                new[ix] = Pick(root(ix.var), read(index, axes))
+                new[ix] = Pick(root(ix.var), read(index, axes), t.space.call)
             continue
         if not own:
             continue
@@ -75,7 +75,7 @@ def gather(t: Tracer, x: Value, dim: int, index: Value, **options: Any) -> Value
         elif len(own) == 1:
             width = t.space.sized(t.space.user_of(axes[n]), 0) if len(axes[n]) != 1 else root(axes[n][0].var)
             t.space.sliced(own[0].var, sympy.Integer(0), width)
-            new[own[0]] = Span(root(own[0].var), sympy.Integer(0), 1, width, axes[n])
+            new[own[0]] = Span(root(own[0].var), sympy.Integer(0), 1, width, axes[n], t.space.call)
         else:
             raise Unsupported("a gather whose index is smaller along a merged axis")
     return Value(x.node, swap(x.digits, new), axes)

@@ -29,7 +29,8 @@ from cleave.frontend.emit import (
     wide,
 )
 from cleave.frontend.lower_pointwise import truth
-from cleave.frontend.trace import Poison, Tracer
+from cleave.frontend.recorded import Poison
+from cleave.frontend.trace import Tracer
 from cleave.frontend.values import DTYPE_NAMES, Value
 
 

@@ -28,7 +28,8 @@ from cleave.frontend.captured import (
     Step,
     Symbols,
 )
-from cleave.frontend.trace import Poison, Retry, Tracer, Whole
+from cleave.frontend.recorded import Poison, Retry, Whole
+from cleave.frontend.trace import Tracer
 from cleave.frontend.values import Pre, Value, whole
 from cleave.ir.dims import Atom, Dim, atoms_of
 from cleave.ir.ops import Access, Contract, Input, Map, Node
@@ -117,7 +118,7 @@ class Planner:
                 if pre.kind == "input":
                     for axis, ixs in enumerate(pre.data):
                         if any(ix.var is var for ix in ixs):
-                            places[symbol] = (name, axis)
+                            places.setdefault(symbol, (name, axis))
         for symbol, number in self.t.numbers.items():
             places[symbol] = (number.name, -1)
         return Symbols(places)
@@ -137,7 +138,7 @@ class Planner:
             var = self.t.space.of_symbol.get(symbol)
             number = self.t.numbers.get(symbol)
             label = number.name if number else (var.declared or var.label) if var is not None else str(symbol)
-            names[symbol] = sympy.Symbol(label)
+            names[symbol] = sympy.Symbol(label, **symbol.assumptions0)
         return str(condition.xreplace(names))
 
     # ------------------------------------------------------------ levels

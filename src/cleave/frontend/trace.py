@@ -15,7 +15,6 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,18 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from cleave.errors import Unsupported
-from cleave.frontend.axes import Expr, Ix, Space, hint_of, leaves_of
-from cleave.frontend.values import DTYPE_NAMES, Pre, Recorder, Value, whole
+from cleave.frontend.axes import Expr, Ix, Space, hint_of
+from cleave.frontend.recorded import (
+    EagerCall,
+    Fallback,
+    NumberInput,
+    Poison,
+    Retry,
+    TensorInput,
+    Whole,
+    Wishes,
+)
+from cleave.frontend.values import DTYPE_NAMES, Pre, Recorder, Value, fresh_like, whole
 
 Sym = torch.SymInt | torch.SymFloat | torch.SymBool
 
@@ -50,80 +59,22 @@ HIDDEN = frozenset({
     "retain_grad", "backward",
 })  # fmt: skip
 """What asks for memory, which a program does not have."""
+SAME_SHAPE = frozenset(
+    {
+        "cumsum",
+        "cumprod",
+        "logcumsumexp",
+        "cummax",
+        "cummin",
+        "sort",
+        "argsort",
+        "dropout",
+        "lgamma",
+        "digamma",
+    }
+)
+"""What PyTorch runs whose results have the shape of the first argument."""
 LEADING_PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
-
-
-class Whole(Unsupported):
-    """The function as a whole cannot be captured: it runs in PyTorch."""
-
-
-class Retry(Exception):
-    """Capture again, with one recorded call run in PyTorch."""
-
-    def __init__(self, call: int, reason: str) -> None:
-        super().__init__(reason)
-        self.call, self.reason = call, reason
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """What runs in PyTorch: the operation, the user's line, and why."""
-
-    op: str
-    where: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.op} at {self.where}: {self.reason}" if self.where else f"{self.op}: {self.reason}"
-
-
-@dataclass(eq=False, slots=True)
-class Poison:
-    """A result that has no value here (the indices of `max`): using it sends its call to PyTorch."""
-
-    call: int
-
-
-@dataclass(eq=False, slots=True)
-class EagerCall:
-    """A torch call that PyTorch runs: in `args`, `Value`s stand for tensors and expressions for sizes."""
-
-    func: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: tuple[Pre | None, ...]
-    level: int
-    where: str
-    name: str
-
-
-@dataclass(eq=False, slots=True)
-class TensorInput:
-    """A tensor the capture reads: an argument (`place` is its number) or one found outside the function."""
-
-    name: str
-    node: Pre
-    fake: torch.Tensor
-    place: int = -1
-    outside: torch.Tensor | None = None
-    symbols: tuple[sympy.Symbol, ...] = ()
-
-
-@dataclass(eq=False, slots=True)
-class NumberInput:
-    """A Python number given at each call."""
-
-    name: str
-    node: Pre
-    symbol: sympy.Symbol
-    place: int
-
-
-@dataclass(slots=True)
-class Wishes:
-    """What earlier attempts at this capture taught: calls (by number) to leave to PyTorch, and why."""
-
-    eager: dict[int, str] = field(default_factory=dict[int, str])
 
 
 def name_of(func: Callable[..., Any]) -> str:
@@ -333,6 +284,7 @@ class Tracer(TorchFunctionMode):
             return result
         self.count += 1
         self.recorder.call, self.recorder.where, self.result = self.count, where, result
+        self.space.call = self.count
         traced = [self._traced(leaf) for leaf in leaves]
         self._lower(func, name, traced, spec, result, where, before)
         return result
@@ -458,9 +410,16 @@ class Tracer(TorchFunctionMode):
                 axes = tuple((Ix(self.space.known(n)),) for n in fake.shape)
                 self.values[id(fake)] = (fake, Value(nodes[-1], (), axes))  # type: ignore[arg-type]
                 continue
-            late = self._input(f"{name.strip('_')}{len(self.calls)}", fake, late=True)
-            late.node.level = level + 1
-            nodes.append(late.node)
+            label = f"{name.strip('_')}{len(self.calls)}"
+            if name in SAME_SHAPE and values and tuple(map(hint_of, values[0].axes)) == tuple(fake.shape):
+                axes = tuple(fresh_like(axis) for axis in values[0].axes)
+                flat = tuple(ix for axis in axes for ix in axis)
+                node = Pre("input", axes, flat, DTYPE_NAMES[fake.dtype])
+                self.values[id(fake)] = (fake, whole(node, axes))
+            else:
+                node = self._input(label, fake, late=True).node
+            node.level = level + 1
+            nodes.append(node)
         symbolic = pytree.tree_map(self.expr, (args, kwargs))
         self.calls.append(EagerCall(func, symbolic[0], symbolic[1], tuple(nodes), level, where, name))
         self.fallbacks.append(Fallback(name, where, reason))
@@ -488,8 +447,3 @@ def _symbolic_sqrt() -> Iterator[None]:
         yield
     finally:
         math.sqrt = plain
-
-
-def flat_leaves(value: Value) -> tuple[Ix, ...]:
-    """All index variables of a value's axes."""
-    return tuple(ix for axis in value.axes for ix in leaves_of(axis))

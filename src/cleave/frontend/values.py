@@ -40,6 +40,7 @@ class Span:
     step: int
     width: Var | None
     inner: tuple[Digit, ...]
+    call: int = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +49,7 @@ class Pick:
 
     var: Var
     access: Read
+    call: int = -1
 
 
 Digit = Ix | Fix | Span | Pick
@@ -160,10 +162,10 @@ def swap(digits: Iterable[Digit], new: Mapping[Ix, Digit]) -> tuple[Digit, ...]:
                     continue
                 leaves = leaves_of((digit,))
                 found += (new.get(leaf, leaf) for leaf in leaves)
-            case Span(var, start, step, width, inner):
-                found.append(Span(var, start, step, width, swap(inner, new)))
-            case Pick(var, access):
-                found.append(Pick(var, Read(access.node, swap(access.digits, new))))
+            case Span(var, start, step, width, inner, call):
+                found.append(Span(var, start, step, width, swap(inner, new), call))
+            case Pick(var, access, call):
+                found.append(Pick(var, Read(access.node, swap(access.digits, new)), call))
             case Fix():
                 found.append(digit)
     return tuple(found)

@@ -116,8 +116,7 @@ def _take(space: Space, queue: list[Ix], size: Expr | int, hint: int, *, inner: 
             user = need if isinstance(need, sympy.Integer) else FloorDiv(user, space.user(var))
             continue
         _factor(space, var, need, user, left, inner=inner)
-        if root(var).factors is None and root(var).hint == left and root(var).value != 1:
-            need = space.poly(var)
+        need = space.canon(user)
     return tuple(reversed(taken)) if inner else tuple(taken)
 
 
@@ -129,6 +128,11 @@ def _factor(space: Space, var: Var, need: Expr, user: Expr, left: int, *, inner:
             if other.parent is None and other.hint == here and other.symbol in need.args and other is not var:
                 space.unify(var, other)
                 return
+    if isinstance(need, sympy.Symbol) and here > 1 and left > here and left % here == 0:
+        target = space.sized(user, left)
+        rest = space.share(target, var)
+        space.refine(target, (rest, var) if inner else (var, rest))
+        return
     if here == left:
         wanted = space.sized(user, left)
         space.unify(var, wanted)
@@ -187,16 +191,16 @@ def select(space: Space, value: Value, at: int, position: Expr | int) -> Value:
 
 def _span(space: Space, var: Var, start: Expr) -> Span:
     space.sliced(var, start, space.known(1))
-    return Span(var, start, 1, None, ())
+    return Span(var, start, 1, None, (), space.call)
 
 
 def narrow(
     space: Space, value: Value, at: int, start: Expr | int, length: Expr | int, hint: int, step: int = 1
 ) -> Value:
     """`length` elements of an axis from `start`, every `step`-th (may be negative)."""
-    own = leaves_of(value.axes[at])
+    own = list(leaves_of(value.axes[at]))
     first, exact = space.canon(start), space.canon(length)
-    if step == 1 and first == 0 and exact == space.canon(space.user_of(own)):
+    if step == 1 and first.is_zero and exact == space.canon(space.user_of(own)):
         return value
     if not own:
         raise Unsupported("an empty slice of an axis of size 1")
@@ -215,12 +219,9 @@ def narrow(
         var = root(leaves_of(value.axes[at])[0].var)
     width = space.sized(length, hint)
     new = Ix(width)
-    if step == 1:
-        space.sliced(var, sympy.sympify(start), width)
-    else:
-        var.scaled = True
-        space.sliced(var, sympy.sympify(start), width)
-    digit = Span(var, sympy.sympify(start), step, width, (new,))
+    var.scaled = var.scaled or step != 1
+    space.sliced(var, sympy.sympify(start), width)
+    digit = Span(var, sympy.sympify(start), step, width, (new,), space.call)
     axes = list(value.axes)
     axes[at] = (new,)
     return Value(value.node, swap(value.digits, {own[0]: digit}), tuple(axes))
@@ -230,7 +231,7 @@ def _narrow_product(space: Space, value: Value, at: int, first: Expr, length: Ex
     """A slice of a merged axis that keeps whole inner dims."""
     own = leaves_of(value.axes[at])
     inner = sympy.expand(sympy.Mul(*(space.poly(ix.var) for ix in own[1:])))
-    begin: Any = space.quotient(first, inner) if first != 0 else sympy.Integer(0)
+    begin = space.quotient(first, inner) if not first.is_zero else sympy.Integer(0)
     many = space.quotient(length, inner)
     var = root(own[0].var)
     if not isinstance(begin, sympy.Integer) or not isinstance(many, sympy.Integer):
@@ -240,7 +241,7 @@ def _narrow_product(space: Space, value: Value, at: int, first: Expr, length: Ex
     new = Ix(width)
     axes = list(value.axes)
     axes[at] = (new, *own[1:])
-    digit = Span(var, begin, 1, width, (new,))
+    digit = Span(var, begin, 1, width, (new,), space.call)
     return Value(value.node, swap(value.digits, {own[0]: digit}), tuple(axes))
 
 

@@ -264,6 +264,8 @@ def indices_of(value: Term) -> frozenset[Index]:
 
 def substitute(value: Term, replacement: Mapping[Index, Term]) -> Term:
     """Replace indices by terms, all at once; indices that are not named stay."""
+    if isinstance(value.leaf, Index):  # by far the most common term
+        return replacement.get(value.leaf, value)
     leaves: list[tuple[Leaf, int]] = []
     offset = value.offset
     for leaf, coefficient in value.leaves:

@@ -48,7 +48,7 @@ def _product_dtypes(program: Program) -> dict[Node, str]:
     for node in program.nodes:
         own = frozenset({node}) if isinstance(node.op, Input) else frozenset[Node]()
         below[node] = own.union(*(below[a.node] for a in node.reads))
-        if is_matrix_product(node):
+        if is_matrix_product(pair_operands(node)):
             dtypes = [a.node.dtype for a in node.args if a.node.dtype in FLOATS]
             dtype = max(dtypes, key=_width, default="")
             for source in sorted(below[node], key=lambda n: n.digest):
@@ -66,6 +66,30 @@ def is_matrix_product(node: Node) -> bool:
         return False
     left, right = ({i for i in a.indices if i in node.axes} for a in node.args)
     return bool(left - right) and bool(right - left)
+
+
+def pair_operands(node: Node) -> Node:
+    """A product of more than two operands as one of two: operands whose indices all occur in another one are
+    multiplied into it first, pointwise, so that what is left is what matrix units compute."""
+    if not isinstance(node.op, Contract) or len(node.op.args) < 3:
+        return node
+    operands = list(node.op.args)
+    while len(operands) > 2:
+        pair = next(
+            (
+                (small, large)
+                for small in range(len(operands))
+                for large in range(len(operands))
+                if small != large and operands[small].indices <= operands[large].indices
+            ),
+            (0, 1),
+        )
+        small, large = (operands[n] for n in pair)
+        indices = sorted(small.indices | large.indices, key=lambda i: i.number)
+        wide = "f64" if "f64" in (small.node.dtype, large.node.dtype) else "f32"
+        product = make_node(Map("mul", (large, small)), indices, wide)(*indices)
+        operands = [product if n == max(pair) else o for n, o in enumerate(operands) if n != min(pair)]
+    return make_node(Contract(node.op.bound, tuple(operands)), node.axes, node.dtype)
 
 
 @dataclass
@@ -94,13 +118,13 @@ class _Pass:
             source = node.op.args[0]
             if source.node.dtype in FLOATS:
                 return replace_access(source, replaced)
-        if is_matrix_product(node):
+        if is_matrix_product(pair_operands(node)):
             sources = sorted(self.below[node], key=lambda n: n.digest)
             dtypes = [self.products.get(n, "") or self.wide for n in sources if n.dtype in FLOATS]
             dtype = max(dtypes, key=_width, default=self.wide)
             if dtype in NARROW:
                 self.narrowed[node] = dtype
-            return narrow_product(replace_arguments(node, replaced, self.wide), dtype).read()
+            return narrow_product(pair_operands(replace_arguments(node, replaced, self.wide)), dtype).read()
         return replace_arguments(node, replaced, self.wide).read()
 
 
@@ -137,7 +161,7 @@ def _assign_step(step: Program, dtypes: Mapping[str, str], product: str) -> Prog
     def visit(node: Node, replaced: Replaced) -> Access:
         if isinstance(node.op, Input):
             return make_node(node.op, node.axes, dtypes.get(node.op.name, node.dtype)).read()
-        new = replace_arguments(node, replaced)
+        new = pair_operands(replace_arguments(node, replaced))
         if is_matrix_product(new):
             operands = {a.node.dtype for a in new.args}
             dtype = product or max(operands, key=_width)

@@ -305,8 +305,7 @@ def _cat(node: Node, axis: int, pieces: Sequence[Access], names: _Names, called:
     parts = dim.parts[: len(pieces)]
     inner = index_names(parts, names.taken | set(called.values()))
     own = [Index(part, axis) for part in parts]
-    # The first name of a dim stands for it in the pieces of other dims.
-    shared = {**dict(zip(reversed(own), reversed(inner), strict=True)), **called}
+    shared = {**called, **dict(zip(own, inner, strict=True))}
     texts = [
         _argument(piece, names, {**shared, own[number]: inner[number]}, node.dtype)
         for number, piece in enumerate(pieces)

@@ -26,7 +26,7 @@ from cleave.knobs import knobs
 from cleave.runtime import cache
 
 FLAGS = (
-    "-std=c++17", os.environ.get("OPT","-O3"), "-march=native", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
+    "-std=c++17", "-O3", "-march=native", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
     "-fno-trapping-math", "-fwrapv", "-fPIC", "-shared", "-w",
 )  # fmt: skip
 SANITIZE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
@@ -59,12 +59,13 @@ def build(source: Source, *, sanitize: bool = False) -> Library:
     undefined-behaviour sanitizers (the process must run with their libraries loaded).
 
     Raises `BuildError` if there is no compiler, or if it refuses the source."""
-    command = [*compiler(), *FLAGS, *(SANITIZE if sanitize else ()), f"-I{INCLUDE}"]
+    name, *own = compiler()
+    command = [name, *FLAGS, *(SANITIZE if sanitize else ()), *own, f"-I{INCLUDE}"]
     key = cache.key_of(
         {
             "source": source.text,
             "flags": shlex.join(command[:-1]),
-            "compiler": compiler_version(tuple(compiler())),
+            "compiler": compiler_version(name),
             "machine": machine(),
         }
     )
@@ -79,7 +80,8 @@ def build(source: Source, *, sanitize: bool = False) -> Library:
 
 
 def compiler() -> list[str]:
-    """The compiler's command. `BuildError` says what to install if there is none."""
+    """The compiler's command, with flags of the user's that go before ours in rank. `BuildError` says what to
+    install if there is none."""
     wanted = knobs().compiler or os.environ.get("CXX", "")
     if wanted:
         command = shlex.split(wanted)
@@ -99,9 +101,9 @@ def compiler() -> list[str]:
 
 
 @functools.cache
-def compiler_version(command: tuple[str, ...]) -> str:
+def compiler_version(name: str) -> str:
     """What a compiler says of itself."""
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run([name, "--version"], capture_output=True, text=True, check=False)
     return done.stdout.strip() or done.stderr.strip()
 
 

@@ -160,9 +160,7 @@ def known(value: Value, facts: Sequence[Affine]) -> bool | None:
 
 
 def _implied(needed: Affine, facts: Sequence[Affine]) -> bool:
-    return any(
-        fact.terms == needed.terms and _never_negative(needed.offset - fact.offset) for fact in facts
-    )
+    return any(fact.terms == needed.terms and _never_negative(needed.offset - fact.offset) for fact in facts)
 
 
 def _never_negative(value: Extent) -> bool:

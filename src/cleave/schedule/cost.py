@@ -34,7 +34,21 @@ from cleave.schedule.tiles import (
 )
 
 SPECIAL = frozenset(
-    {"exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "pow", "div", "mod", "floordiv"}
+    {
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "tanh",
+        "erf",
+        "sin",
+        "cos",
+        "pow",
+        "div",
+        "mod",
+        "floordiv",
+    }
 )
 Span = tuple[int, int]
 
@@ -42,7 +56,7 @@ Span = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Seconds and what they are made of, for all blocks of all kernels together. `memory` counts bytes that
-    cross the memory bus (a tensor counts once if the last cache holds it), `loaded` those that blocks ask for."""
+    cross the memory bus (a tensor once if the last cache holds it), `loaded` those that blocks ask for."""
 
     seconds: float
     memory: float = 0.0
@@ -203,7 +217,7 @@ class _Count:
         if any(isinstance(leaf, Lookup) for leaf, _ in last.leaves):
             return 1
         spans = [self.spans[leaf] for leaf, c in last.leaves if isinstance(leaf, Index) and abs(c) == 1]
-        return max([b - a for a, b in spans] or [1])
+        return max([1, *(b - a for a, b in spans)])
 
     def _contract(self, statement: ContractTile, times: float) -> None:
         axes = dict.fromkeys((*statement.axes, *statement.over))

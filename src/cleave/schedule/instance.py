@@ -12,11 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cleave.errors import Bug, Infeasible
-from cleave.ir.candidate import Fold
 from cleave.ir.dims import (
-    Atom,
     Dim,
-    Extent,
     Gather,
     Index,
     Inject,
@@ -39,20 +36,17 @@ from cleave.ir.ops import (
     Input,
     Map,
     Node,
-    Number,
     Position,
     Reduce,
     Scalar,
     SizeOf,
-    contract_node,
-    reduce_node,
 )
-from cleave.ir.program import Program
 from cleave.schedule.horizontal import Source, Sources, group_sources
+from cleave.schedule.specs import Root, Spec, output_of, pieces_of, root_nodes
+from cleave.schedule.sums import COMBINE, identity, narrowed, product, sum_up, wide_dtype
+from cleave.schedule.terms import inside, lower
 from cleave.schedule.tiles import Tensor
 from cleave.schedule.values import (
-    ComputeOf,
-    ContractOf,
     FillOf,
     Graph,
     LoadOf,
@@ -65,72 +59,9 @@ from cleave.schedule.values import (
     Value,
     Work,
     drive,
-    joined_axes,
 )
 
-IDENTITY: dict[str, Number] = {
-    "sum": 0.0,
-    "prod": 1.0,
-    "max": float("-inf"),
-    "min": float("inf"),
-    "any": False,
-    "all": True,
-}
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
-_BITS = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
 _LIMIT = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """What a kernel stores: a node of the program, or a state of a source, into `tensor`. `order` lists
-    the root's axes as the tensor's layout has them; `first` axes of a part kernel come from the split."""
-
-    tensor: Tensor
-    order: tuple[int, ...]
-    node: Node | None = None
-    state: tuple[Source, str] | None = None
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        """The dims of the root's own axes."""
-        if self.node is not None:
-            return self.node.dims
-        assert self.state is not None
-        source, name = self.state
-        if source.fold is None:
-            assert source.node is not None
-            return source.node.dims
-        return _output(source.fold.init, name).dims
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The loop of `members` (source keys) split over blocks: `phase` is `part` or `merge`; `tensors` maps
-    (source key, state) to the workspace that holds the states of all parts."""
-
-    members: frozenset[str]
-    phase: str
-    tensors: Mapping[tuple[str, str], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One kernel to be: its roots, what it reads from memory (`stored`), the dims whose bound indices it
-    spans in full, and for each index of the roots `grid`, `whole` or `loop`."""
-
-    name: str
-    program: Program
-    folds: tuple[Fold, ...]
-    roots: tuple[Root, ...]
-    stored: Mapping[Node, Tensor]
-    tensors: Mapping[str, Tensor]
-    whole: frozenset[Dim] = frozenset()
-    spans: tuple[str, ...] = ()
-    split: Split | None = None
-    axes: tuple[tuple[int, ...], ...] | None = None
-    dims: tuple[Dim, ...] = ()
-    """Once known (`kernels.unify`): for each root the numbers of its axes' indices, and these indices' dims."""
 
 
 @dataclass(eq=False, slots=True)
@@ -176,11 +107,13 @@ class Builder:
                 self.graph.whole[index] = None
                 self._whole.setdefault(index.dim, []).append(index)
             if span == "loop":
-                writes = [r.node for r, a in zip(spec.roots, self._axes, strict=True) if r.node and number in a]
+                writes = [
+                    r.node for r, a in zip(spec.roots, self._axes, strict=True) if r.node and number in a
+                ]
                 mapped.append((index.dim, writes))
                 loop = LoopPlan(index, "map", supports=[None])
                 self.graph.loops.append(loop)
-        nodes = [n for root in spec.roots for n in _root_nodes(root)]
+        nodes = [n for root in spec.roots for n in root_nodes(root)]
         sources = group_sources(nodes, spec.folds, spec.whole, spec.stored, mapped)
         loops = [loop for loop in self.graph.loops if loop.mode == "map"]
         for number, loop in enumerate(loops):
@@ -292,7 +225,7 @@ class Builder:
                     return graph.value(ReduceOf("sum", (env.pieces[dim],)), (), node.dtype, (ones,))
                 return graph.value(MeasureOf(extent(0, (dim, 1))), (), node.dtype)
             case Position(inner):
-                lowered = {a: self._lower(t, a.dim) for a, t in replacement.items()}
+                lowered = {a: lower(t, a.dim) for a, t in replacement.items()}
                 where: Term = yield self._term(env, inner, lowered)
                 args = graph.lookups(where)
                 return graph.value(LocateOf(where), graph.term_indices(where), node.dtype, args)
@@ -307,7 +240,7 @@ class Builder:
                 return (yield self._cat(env, node, axis, pieces, replacement))
             case Reduce() | Contract():
                 value: Value = yield self._reduction(env, node, terms, {})
-                return self._narrowed(value, node.dtype)
+                return narrowed(self.graph, value, node.dtype)
 
     def _read(self, env: Env, access: Access, replacement: Mapping[Index, Term]) -> Work[Value]:
         terms: list[Term] = []
@@ -335,22 +268,6 @@ class Builder:
                     leaves.append((leaf, factor))
                 case Join():
                     raise Infeasible(f"an access into a partitioned axis in kernel {self.spec.name}")
-        return term(*leaves, offset=offset)
-
-    def _lower(self, value: Term, dim: Dim) -> Term:
-        """The term as a plain position on an axis over `dim`: elements of parts become offsets."""
-        leaves: list[tuple[Leaf, int]] = []
-        offset = value.offset
-        for leaf, factor in value.leaves:
-            if isinstance(leaf, Inject):
-                if not isinstance(dim, Union):
-                    raise Infeasible(f"an element of a part of {dim}, which is not a union")
-                inner = self._lower(leaf.term, dim.parts[leaf.part])
-                leaves += [(x, c * factor) for x, c in inner.leaves]
-                before = extent(0, *((part, 1) for part in dim.parts[: leaf.part]))
-                offset = offset + (inner.offset + before) * factor
-            else:
-                leaves.append((leaf, factor))
         return term(*leaves, offset=offset)
 
     # ------------------------------------------------------------ leaves
@@ -381,8 +298,8 @@ class Builder:
         return (yield self._read(self._main, element.access, replacement))
 
     def _load(self, tensor: Tensor, order: Sequence[int], node: Node, terms: tuple[Term, ...]) -> Value:
-        safe = all(self._inside(t, a.dim) for t, a in zip(terms, node.axes, strict=True))
-        placed = tuple(self._lower(terms[n], node.axes[n].dim) for n in order)
+        safe = all(inside(t, a.dim, self._sizes) for t, a in zip(terms, node.axes, strict=True))
+        placed = tuple(lower(terms[n], node.axes[n].dim) for n in order)
         axes = tuple(dict.fromkeys(i for t in placed for i in self.graph.term_indices(t)))
         args = tuple(dict.fromkeys(v for t in placed for v in self.graph.lookups(t)))
         return self.graph.value(LoadOf(tensor, placed, not safe), axes, tensor.dtype, args, tensor.name)
@@ -399,24 +316,6 @@ class Builder:
         axes = tuple(dict.fromkeys(i for t in placed for i in self.graph.term_indices(t)))
         return self.graph.value(LoadOf(tensor, placed, False), axes, tensor.dtype, (), f"part_{state}")
 
-    def _inside(self, value: Term, dim: Dim) -> bool:
-        """Whether a term stays inside an axis over `dim` whatever its indices are (proved)."""
-        leaf = value.leaf
-        if isinstance(leaf, Index):
-            return leaf.dim == dim
-        if isinstance(leaf, Inject) and isinstance(dim, Union):
-            return self._inside(leaf.term, dim.parts[leaf.part])
-        low = high = value.offset
-        for x, c in value.leaves:
-            if not isinstance(x, Index):
-                return False
-            last = (extent(-1, (x.dim, 1))) * c
-            high, low = (high + last, low) if c > 0 else (high, low + last)
-        return self._positive(low) and self._positive(extent(-1, (dim, 1)) - high)
-
-    def _positive(self, value: Extent) -> bool:
-        return _at_least_zero(value, self._sizes)
-
     def _cat(
         self, env: Env, node: Node, axis: int, pieces: Sequence[Access], replacement: Mapping[Index, Term]
     ) -> Work[Value]:
@@ -429,7 +328,7 @@ class Builder:
             inner = {**replacement, Index(dim.parts[leaf.part], axis): leaf.term}
             return (yield self._read(env, pieces[leaf.part], inner))
         if any(isinstance(x, Inject) for x, _ in where.leaves):
-            where = self._lower(where, dim)
+            where = lower(where, dim)
         graph = self.graph
         place = graph.value(LocateOf(where), graph.term_indices(where), "i64", graph.lookups(where))
         result: Value | None = None
@@ -456,7 +355,7 @@ class Builder:
         loop = self._loop(source, terms)
         name = next(value.name for value in fold.values if value.node is node)
         env = self._env(f"finish {source.key}", "finish", loop, source)
-        return (yield self._node(env, _output(fold.finish, name), terms))
+        return (yield self._node(env, output_of(fold.finish, name), terms))
 
     def _loop(
         self, source: Source, terms: Sequence[Term], extra: Sequence[Index] = (), env: Env | None = None
@@ -490,7 +389,7 @@ class Builder:
         axes = tuple(dict.fromkeys(i for t in terms for i in self.graph.term_indices(t)))
         if loop.index in axes:
             raise Infeasible(f"the state {name} of the fold over {fold.over} is read at its own index")
-        begin = _output(fold.init, name)
+        begin = output_of(fold.init, name)
         slot = self.graph.slot(loop, name, axes, begin.dtype)
         self._slots[key] = slot
         self.slot_source[slot.number] = (source, name, terms)
@@ -499,7 +398,7 @@ class Builder:
             env, program = self._env(f"merge {source.key}", "merge", loop, source), fold.merge
         else:
             env, program = self._env(f"step {source.key}", "step", loop, source), fold.step
-        slot.step = yield self._node(env, _output(program, name), terms)
+        slot.step = yield self._node(env, output_of(program, name), terms)
         if fold.support is None and None not in loop.supports:
             loop.supports.append(None)
         return slot
@@ -508,27 +407,29 @@ class Builder:
         self, env: Env, node: Node, terms: tuple[Term, ...], bound: dict[Index, Index]
     ) -> Work[Value]:
         """A reduction whose bound indices in `bound` run in loops already, in its accumulating dtype."""
-        pieces = self._pieces(node, bound)
+        pieces = [] if bound else pieces_of(node, self.spec.whole)
         if pieces:
             kind = node.op.kind if isinstance(node.op, Reduce) else "sum"
             total: Value | None = None
             for piece in pieces:
                 value: Value = yield self._reduction(env, piece, terms, bound)
-                total = value if total is None else self.graph.compute(COMBINE[kind], value.dtype, (total, value))
+                total = (
+                    value if total is None else self.graph.compute(COMBINE[kind], value.dtype, (total, value))
+                )
             assert total is not None
             return total
         for index in node.bound:
             if index not in bound and index.dim in env.pieces and env.pieces[index.dim] not in bound.values():
                 bound = {**bound, index: env.pieces[index.dim]}
         rest = [
-            n
-            for n, index in enumerate(node.bound)
-            if index not in bound and not self._spanned(index.dim)
+            n for n, index in enumerate(node.bound) if index not in bound and not self._spanned(index.dim)
         ]
         if not rest:
             return (yield self._direct(env, node, terms, bound))
         if isinstance(node.bound[rest[0]].dim, Part):
-            raise Infeasible(f"two indices over one piece of {node.bound[rest[0]].dim} in kernel {self.spec.name}")
+            raise Infeasible(
+                f"two indices over one piece of {node.bound[rest[0]].dim} in kernel {self.spec.name}"
+            )
         source = self.sources.of.get(node) if env.phase == "main" else None
         if source is None or source.fold is not None or source.bound not in rest:
             source = Source(node.bound[rest[0]].dim, len(self.spec.folds), node=node, bound=rest[0])
@@ -540,23 +441,6 @@ class Builder:
         """Whether the kernel spans a dim in full; the parts of a union that it spans, too."""
         whole = self.spec.whole
         return dim in whole or any(isinstance(d, Union) and dim in d.parts for d in whole)
-
-    def _pieces(self, node: Node, bound: Mapping[Index, Index]) -> list[Node]:
-        """A reduction over a union that the kernel spans in full, as one reduction per part."""
-        for n, index in enumerate(node.bound):
-            if isinstance(index.dim, Union) and index.dim in self.spec.whole and not bound:
-                found: list[Node] = []
-                for number, part in enumerate(index.dim.parts):
-                    own = Index(part, len(node.axes) + len(node.bound))
-                    inside = {index: var(Inject(number, var(own)))}
-                    args = [a.at(inside) for a in node.args]
-                    rest = [*node.bound[:n], own, *node.bound[n + 1 :]]
-                    if isinstance(node.op, Reduce):
-                        found.append(reduce_node(node.op.kind, node.axes, rest, args[0], node.dtype))
-                    else:
-                        found.append(contract_node(node.axes, rest, args, node.dtype))
-                return found
-        return []
 
     def _plain_state(
         self, env: Env, loop: LoopPlan, source: Source, terms: tuple[Term, ...], bound: dict[Index, Index]
@@ -570,11 +454,11 @@ class Builder:
         kind = node.op.kind if isinstance(node.op, Reduce) else "sum"
         axes = tuple(dict.fromkeys(i for t in terms for i in self.graph.term_indices(t)))
         label = self.spec.program.names.get(node, "") or "acc"
-        slot = self.graph.slot(loop, label, axes, _wide(node.dtype))
+        slot = self.graph.slot(loop, label, axes, wide_dtype(node.dtype))
         self._slots[key] = slot
         self.slot_source[slot.number] = (source, "acc", terms)
         self.visits.setdefault((f"state {source.key}", "acc"), []).append(terms)
-        slot.init = self.graph.value(FillOf(_identity(kind, slot.dtype)), (), slot.dtype)
+        slot.init = self.graph.value(FillOf(identity(kind, slot.dtype)), (), slot.dtype)
         if loop.mode == "merge":
             piece = self._partial(source, "acc", None, loop, terms)
         else:
@@ -602,9 +486,9 @@ class Builder:
         for access in node.args:
             args.append((yield self._read(env, access, replacement)))
         if isinstance(node.op, Reduce):
-            value = self._sum_up(node.op.kind, tuple(over), args[0], node.dtype)
+            value = sum_up(self.graph, node.op.kind, tuple(over), args[0], node.dtype)
         else:
-            value = self._product(tuple(over), args, node.dtype)
+            value = product(self.graph, tuple(over), args, node.dtype)
         return value
 
     def _whole_index(self, dim: Dim, used: set[Index]) -> Index:
@@ -615,90 +499,3 @@ class Builder:
             pool.append(free)
             self.graph.whole[free] = None
         return free
-
-    def _sum_up(self, kind: str, over: tuple[Index, ...], arg: Value, dtype: str) -> Value:
-        missing = tuple(i for i in over if i not in arg.axes)
-        if missing:
-            arg = self._spread(arg, (*arg.axes, *missing))
-        axes = tuple(i for i in arg.axes if i not in over)
-        return self.graph.value(ReduceOf(kind, over), axes, _wide(dtype), (arg,))
-
-    def _spread(self, value: Value, axes: tuple[Index, ...]) -> Value:
-        """The same values over more indices."""
-        if isinstance(value.op, FillOf):
-            return self.graph.value(value.op, axes, value.dtype)
-        return self.graph.value(ComputeOf("id"), axes, value.dtype, (value,))
-
-    def _product(self, over: tuple[Index, ...], args: list[Value], dtype: str) -> Value:
-        """A sum of a product. Two operands that each have indices of their own become a tile product;
-        any other form is multiplied and summed up."""
-        wide = _wide(dtype)
-        while len(args) > 2:
-            small = min(args, key=lambda a: (len(a.axes), a.serial))
-            others = [a for a in args if a is not small]
-            host = min(others, key=lambda a: (len(set(small.axes) - set(a.axes)), len(a.axes), a.serial))
-            product = self.graph.compute("mul", wide, (host, small))
-            args = [product if a is host else a for a in others]
-        left, right = args
-        rows = set(left.axes) - set(right.axes) - set(over)
-        columns = set(right.axes) - set(left.axes) - set(over)
-        shared = set(left.axes) & set(right.axes) & set(over)
-        if rows and columns and shared == set(over):
-            axes = tuple(i for i in joined_axes((left, right)) if i not in over)
-            ordered = tuple(i for i in (*left.axes, *right.axes) if i in axes)
-            return self.graph.value(ContractOf(over), tuple(dict.fromkeys(ordered)), wide, (left, right))
-        return self._sum_up("sum", over, self.graph.compute("mul", wide, (left, right)), dtype)
-
-    def _narrowed(self, value: Value, dtype: str) -> Value:
-        if value.dtype == dtype:
-            return value
-        return self.graph.compute("cast", dtype, (value,))
-
-
-def _output(program: Program, name: str) -> Node:
-    found = next((o.node for o in program.outputs if o.name == name), None)
-    if found is None:
-        raise Bug(f"program {program.name} of a fold has no output {name}")
-    return found
-
-
-def _root_nodes(root: Root) -> list[Node]:
-    if root.node is not None:
-        return [root.node]
-    assert root.state is not None
-    source = root.state[0]
-    if source.node is not None:
-        return [source.node]
-    assert source.fold is not None
-    return [value.node for value in source.fold.values]
-
-
-def _wide(dtype: str) -> str:
-    """The dtype in which a sum of this dtype is accumulated."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
-
-
-def _identity(kind: str, dtype: str) -> Number:
-    value = IDENTITY[kind]
-    if dtype in _BITS and kind in ("max", "min"):
-        bits = _BITS[dtype]
-        return -(2**bits) if kind == "max" else 2**bits - 1
-    if dtype == "u8" and kind in ("max", "min"):
-        return 0 if kind == "max" else 255
-    if dtype not in ("f64", "f32", "bool"):
-        return int(value)
-    return value
-
-
-def _at_least_zero(value: Extent, sizes: Mapping[Dim, int]) -> bool:
-    """Whether an extent is never negative, knowing some sizes (all sizes are 0 or more)."""
-    const = value.const
-    for dim, factor in value.terms:
-        if dim in sizes:
-            const += sizes[dim] * factor
-        elif isinstance(dim, Atom | Union | Parts) and factor > 0:
-            continue
-        else:
-            return False
-    return const >= 0
-

@@ -13,13 +13,27 @@ from dataclasses import dataclass, replace
 
 from cleave.errors import Infeasible
 from cleave.ir.candidate import Candidate
-from cleave.ir.dims import Atom, Dim, Extent, Index, Part, Parts, Term, Union, atoms_of, size_of, substitute, var
+from cleave.ir.dims import (
+    Atom,
+    Dim,
+    Extent,
+    Index,
+    Part,
+    Parts,
+    Term,
+    Union,
+    atoms_of,
+    size_of,
+    substitute,
+    var,
+)
 from cleave.ir.ops import Const, Contract, Input, Map, Node, Position, Reduce, Scalar, SizeOf
 from cleave.ir.program import Program
 from cleave.schedule.horizontal import Source, group_sources
-from cleave.schedule.instance import Builder, Root, Spec, Split
+from cleave.schedule.instance import Builder
 from cleave.schedule.machine import Machine
 from cleave.schedule.placing import Places, place
+from cleave.schedule.specs import Root, Spec, Split
 from cleave.schedule.tiles import Tensor
 from cleave.schedule.values import Graph, LoadOf
 
@@ -301,24 +315,33 @@ def forms(spec: Spec, sizes: Mapping[Dim, int], machine: Machine) -> tuple[Spec,
     spec = replace(spec, axes=classes, dims=dims)
     plain = ("grid",) * len(dims)
     found = [replace(spec, whole=whole, spans=plain) for whole in spaces]
-    read = {part for dim in bound if dim in inner and isinstance(dim, Union) for part in dim.parts}
-    twice = [n for n, dim in enumerate(dims) if dim in bound or dim in read]
+    found = [sharing(form) for form in found]
+    twice = [n for n, dim in enumerate(dims) if dim in bound and dim not in inner]
     if twice:
         n = twice[-1]
-        dim = dims[n]
-        spans = tuple("whole" if k == n else "grid" for k in range(len(dims)))
-        if dim in inner or dim in read:
-            # The block has this index in full anyway: one index for reading and writing may share loads.
-            shared = _read_twice(build(found[-1]), n)
-            return (replace(spec, whole=inner, spans=spans),) if shared else tuple(found)
         for whole in spaces:
-            if dim not in whole:
+            if dims[n] not in whole:
                 spans = tuple("loop" if k == n else "grid" for k in range(len(dims)))
                 found.append(replace(spec, whole=whole, spans=spans))
-        if size_of(dim, sizes) * 4 <= machine.keep_bytes:
+        if size_of(dims[n], sizes) * 4 <= machine.keep_bytes:
             spans = tuple("whole" if k == n else "grid" for k in range(len(dims)))
-            found.append(replace(spec, whole=inner | {dim}, spans=spans))
+            found.append(replace(spec, whole=inner | {dims[n]}, spans=spans))
     return tuple(found)
+
+
+def sharing(spec: Spec) -> Spec:
+    """The kernel with one index where a tensor is read along a root's index and, else alike, along one
+    that is reduced in full: both then share a load, and every block spans the root's index, too."""
+    parts = {part for dim in spec.whole if isinstance(dim, Union) for part in dim.parts}
+    axes, dims = _axes(spec)
+    candidates = [n for n, dim in enumerate(dims) if dim in spec.whole or dim in parts]
+    if not candidates:
+        return spec
+    spec = replace(spec, axes=axes, dims=dims)
+    built = build(spec)
+    shared = [n for n in candidates if _read_twice(built, n)]
+    spans = tuple("whole" if n in shared else "grid" for n in range(len(dims)))
+    return replace(spec, spans=spans) if shared else spec
 
 
 def _read_twice(built: Built, root: int) -> bool:
@@ -420,7 +443,7 @@ def split(spec: Spec, members: frozenset[str], taken: Sequence[str]) -> tuple[Sp
         dims=(),
     )
     merge = replace(spec, name=f"{spec.name}_merge", split=Split(members, "merge", tensors))
-    return part, merge, tuple(tensors.values())
+    return sharing(part), merge, tuple(tensors.values())
 
 
 def _states(spec: Spec, members: frozenset[str]) -> list[tuple[Source, str]]:

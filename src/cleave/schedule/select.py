@@ -13,12 +13,22 @@ from math import ceil, prod
 
 from cleave.errors import Infeasible
 from cleave.ir.candidate import Candidate
-from cleave.ir.dims import Atom, Dim, Extent, Parts, size_of
+from cleave.ir.dims import Atom, Dim, Extent, Part, Parts, size_of
 from cleave.schedule.cost import Cost, cost_of, kernel_cost
-from cleave.schedule.kernels import Built, Plan, build, forms, input_tensors, output_roots, plans, split, splittable
-from cleave.schedule.instance import Spec
+from cleave.schedule.kernels import (
+    Built,
+    Plan,
+    build,
+    forms,
+    input_tensors,
+    output_roots,
+    plans,
+    split,
+    splittable,
+)
 from cleave.schedule.machine import Machine
 from cleave.schedule.space import limits_of, tilings
+from cleave.schedule.specs import Spec
 from cleave.schedule.tiles import Kernel, Loop, Statement, Tensor, TileProgram
 from cleave.schedule.tiling import Tiling, write_kernel
 
@@ -59,9 +69,13 @@ def best(
         except Infeasible as error:
             reasons.append(str(error))
     if not found:
-        raise Infeasible(f"no candidate can be scheduled: {'; '.join(dict.fromkeys(reasons)) or 'none given'}")
-    unique = list({r.tiles: r for r in reversed(sorted(found, key=lambda r: r.cost.seconds))}.values())
-    return tuple(_varied(sorted(unique, key=lambda r: r.cost.seconds), count))
+        raise Infeasible(
+            f"no candidate can be scheduled: {'; '.join(dict.fromkeys(reasons)) or 'none given'}"
+        )
+    unique: dict[TileProgram, Ranked] = {}
+    for item in sorted(found, key=lambda r: r.cost.seconds):
+        unique.setdefault(item.tiles, item)
+    return tuple(_varied(list(unique.values()), count))
 
 
 def _varied(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
@@ -73,7 +87,7 @@ def _varied(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
     near = [r for r in first.values() if r.cost.seconds <= 2 * ranked[0].cost.seconds]
     free = [r for r in ranked if not r.tiles.limits][:1]
     wanted = [ranked[0], *free, *near, *ranked]
-    kept = list({id(r): r for r in wanted}.values())[:count]
+    kept = list({r.tiles: r for r in wanted}.values())[:count]
     return sorted(kept, key=lambda r: r.cost.seconds)
 
 
@@ -90,6 +104,11 @@ def programs(
     candidate: Candidate, sizes: Mapping[Dim, int], machine: Machine, count: int = 8
 ) -> tuple[Ranked, ...]:
     """The cheapest tile programs of one candidate."""
+    for dim in (d for n in candidate.program.nodes for d in (*n.dims, *(i.dim for i in n.bound))):
+        if isinstance(dim, Parts | Part):
+            raise Infeasible(
+                f"{candidate.program.name} is written over {dim}; a split is asked for by Candidate.splits"
+            )
     bound = candidate.program.bind(sizes)
     found: list[Ranked] = []
     reasons: list[str] = []
@@ -169,17 +188,18 @@ def _choices(
                 not candidate.splits and blocks < machine.cores * machine.blocks_per_core
             ):
                 split_choices += _split(built, members, over, sizes, machine, order, over in candidate.splits)
-        asked = any(_over(built, members) in candidate.splits for members in splittable(built))
-        found += split_choices if split_choices and asked else [*single, *split_choices]
+        found += [*single, *split_choices]
     if not found:
         raise Infeasible(f"kernel {spec.name}: {'; '.join(dict.fromkeys(reasons))}")
+    if any(c.splits for c in found) and candidate.splits:
+        found = [c for c in found if c.splits]
     ranked = sorted(found, key=lambda c: c.cost)
     firsts: dict[object, _Choice] = {}
     for choice in ranked:
         key = (len(choice.kernels), bool(choice.limits), len(_loops(choice.kernels[0].body)))
         firsts.setdefault(key, choice)
     wanted = [ranked[0], *firsts.values(), *ranked]
-    kept = list({id(c): c for c in wanted}.values())[: count + len(firsts)]
+    kept = list({c.kernels: c for c in wanted}.values())[: count + len(firsts)]
     return sorted(kept, key=lambda c: c.cost)
 
 
@@ -187,9 +207,7 @@ def _over(built: Built, members: frozenset[str]) -> Dim:
     return next(s.over for s, _, _ in built.states.values() if s.key in members)
 
 
-def _tiled(
-    built: Built, sizes: Mapping[Dim, int], machine: Machine, order: Sequence[str]
-) -> list[_Choice]:
+def _tiled(built: Built, sizes: Mapping[Dim, int], machine: Machine, order: Sequence[str]) -> list[_Choice]:
     """All tilings of a kernel that is not split."""
     found: list[_Choice] = []
     for tiling in tilings(built, sizes, machine):

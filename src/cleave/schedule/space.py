@@ -150,7 +150,7 @@ class _Space:
             return self._vector_grids()
         lanes = [tuple(i for i in lane if i in self.grid) for lane in self.roles.lanes]
         options = [self._lane_options(lane) for lane in lanes if lane]
-        alone = {i: 1 for i in self.grid}
+        alone = dict.fromkeys(self.grid, 1)
         return [
             {**alone, **{i: t for part in choice for i, t in part.items()}}
             for choice in itertools.product(*options)
@@ -181,7 +181,9 @@ class _Space:
         return found
 
     def _vector_grids(self) -> list[dict[Index, int]]:
-        loops = bool(self.built.graph.loops) or any(isinstance(v.op, ReduceOf) for v in self.built.graph.values)
+        loops = bool(self.built.graph.loops) or any(
+            isinstance(v.op, ReduceOf) for v in self.built.graph.values
+        )
         merge = any(x.mode == "merge" for x in self.built.graph.loops)
         if merge and all(x.mode == "merge" for x in self.built.graph.loops):
             targets = _MERGE[self.kind]
@@ -222,7 +224,9 @@ class _Space:
         for index in self.grid:
             static = all(a in self.fixed for a in atoms_of(index.dim))
             if static and tiles[index] >= self.sizes[index] and self.sizes[index] > 1:
-                found[index] = max(tiles[index], self._bound(index)) if self.kind == "cuda" else self._bound(index)
+                found[index] = (
+                    max(tiles[index], self._bound(index)) if self.kind == "cuda" else self._bound(index)
+                )
         return found
 
     def _bound(self, index: Index) -> int:

@@ -237,7 +237,13 @@ class _Writer:
                         yield self._store(store)
             self._scopes.pop()
             body = Loop(
-                loop.index, tile, segment.start, segment.stop, segment.exact, tuple(scope.body), tuple(updates)
+                loop.index,
+                tile,
+                segment.start,
+                segment.stop,
+                segment.exact,
+                tuple(scope.body),
+                tuple(updates),
             )
             home.body.append(body)
         self._scopes += inner

@@ -1,0 +1,5 @@
+"""`python -m cleave`: the command line."""
+
+from cleave.cli import main
+
+main()

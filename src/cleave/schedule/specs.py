@@ -1,0 +1,104 @@
+"""What is asked of one kernel: its roots, what it reads from memory, and how it spans its dims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cleave.errors import Bug
+from cleave.ir.candidate import Fold
+from cleave.ir.dims import Dim, Index, Inject, Union, var
+from cleave.ir.ops import Node, Reduce, contract_node, reduce_node
+from cleave.ir.program import Program
+from cleave.schedule.horizontal import Source
+from cleave.schedule.tiles import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a kernel stores: a node of the program, or a state of a source, into `tensor`. `order` lists
+    the root's axes as the tensor's layout has them; `first` axes of a part kernel come from the split."""
+
+    tensor: Tensor
+    order: tuple[int, ...]
+    node: Node | None = None
+    state: tuple[Source, str] | None = None
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The dims of the root's own axes."""
+        if self.node is not None:
+            return self.node.dims
+        assert self.state is not None
+        source, name = self.state
+        if source.fold is None:
+            assert source.node is not None
+            return source.node.dims
+        return output_of(source.fold.init, name).dims
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The loop of `members` (source keys) split over blocks: `phase` is `part` or `merge`; `tensors` maps
+    (source key, state) to the workspace that holds the states of all parts."""
+
+    members: frozenset[str]
+    phase: str
+    tensors: Mapping[tuple[str, str], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One kernel to be: its roots, what it reads from memory (`stored`), the dims whose bound indices it
+    spans in full, and for each index of the roots `grid`, `whole` or `loop`."""
+
+    name: str
+    program: Program
+    folds: tuple[Fold, ...]
+    roots: tuple[Root, ...]
+    stored: Mapping[Node, Tensor]
+    tensors: Mapping[str, Tensor]
+    whole: frozenset[Dim] = frozenset()
+    spans: tuple[str, ...] = ()
+    split: Split | None = None
+    axes: tuple[tuple[int, ...], ...] | None = None
+    dims: tuple[Dim, ...] = ()
+    """Once known (`kernels.unify`): for each root the numbers of its axes' indices, and the indices' dims."""
+
+
+def output_of(program: Program, name: str) -> Node:
+    """The node of a small program's output, by name."""
+    found = next((o.node for o in program.outputs if o.name == name), None)
+    if found is None:
+        raise Bug(f"program {program.name} of a fold has no output {name}")
+    return found
+
+
+def root_nodes(root: Root) -> list[Node]:
+    """The nodes of the program that a root needs."""
+    if root.node is not None:
+        return [root.node]
+    assert root.state is not None
+    source = root.state[0]
+    if source.node is not None:
+        return [source.node]
+    assert source.fold is not None
+    return [value.node for value in source.fold.values]
+
+
+def pieces_of(node: Node, whole: frozenset[Dim]) -> list[Node]:
+    """A reduction over a union that its kernel spans in full, as one reduction per part; else nothing."""
+    for n, index in enumerate(node.bound):
+        if not isinstance(index.dim, Union) or index.dim not in whole:
+            continue
+        found: list[Node] = []
+        for number, part in enumerate(index.dim.parts):
+            own = Index(part, len(node.axes) + len(node.bound))
+            args = [a.at({index: var(Inject(number, var(own)))}) for a in node.args]
+            bound = [*node.bound[:n], own, *node.bound[n + 1 :]]
+            if isinstance(node.op, Reduce):
+                found.append(reduce_node(node.op.kind, node.axes, bound, args[0], node.dtype))
+            else:
+                found.append(contract_node(node.axes, bound, args, node.dtype))
+        return found
+    return []

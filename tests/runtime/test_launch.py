@@ -1,0 +1,271 @@
+"""Launching: checks of arguments, sizes, part counts, fresh outputs, threads, overhead."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tile_examples as te
+from cleave import knobs
+from cleave.errors import Bug, Invalid
+from cleave.ir.dims import Atom, Index, Parts, extent
+from cleave.runtime.launch import Launcher
+from cleave.schedule.tiles import GridAxis, Kernel, TileProgram
+from tile_attention import attention
+from tile_builder import Block, tensor
+
+N, K = Atom("N"), Atom("K")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("cache")
+    with knobs.scope(cache_dir=folder):
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def softmax(cache_folder: Path) -> Launcher:
+    return Launcher(te.softmax_keep().tiles)
+
+
+@pytest.fixture(scope="module")
+def matmul(cache_folder: Path) -> Launcher:
+    return Launcher(te.matmul().tiles)
+
+
+@pytest.fixture(scope="module")
+def norm_linear(cache_folder: Path) -> Launcher:
+    return Launcher(te.norm_linear().tiles)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def test_wrong_number_of_arguments(matmul: Launcher) -> None:
+    with pytest.raises(Invalid, match=r"1 arguments, expected 2: x, w\n  at program matmul_f32"):
+        matmul(torch.randn(3, 4))
+
+
+def test_wrong_dtype(matmul: Launcher) -> None:
+    with pytest.raises(Invalid, match=r"argument w has dtype torch.float64, expected torch.float32"):
+        matmul(torch.randn(3, 4), torch.randn(3, 4).double())
+
+
+def test_wrong_device(matmul: Launcher) -> None:
+    with pytest.raises(Invalid, match=r"argument x is on meta, expected cpu"):
+        matmul(torch.randn(3, 4, device="meta"), torch.randn(3, 4))
+
+
+def test_wrong_rank(matmul: Launcher) -> None:
+    with pytest.raises(Invalid, match=r"argument x has 1 axes \(shape \(3,\)\), expected 2"):
+        matmul(torch.randn(3), torch.randn(3, 4))
+
+
+def test_sizes_that_contradict(matmul: Launcher) -> None:
+    with pytest.raises(Invalid, match=r"argument w has size 5 on axis 1 \(K\), expected 4"):
+        matmul(torch.randn(3, 4), torch.randn(3, 5))
+
+
+def test_no_tensor_and_no_number(matmul: Launcher, norm_linear: Launcher) -> None:
+    with pytest.raises(Invalid, match=r"argument w is a float, expected a tensor \(f32\)"):
+        matmul(torch.randn(3, 4), 1.0)
+    good = (torch.randn(2, 4), torch.randn(4), torch.randn(3, 4))
+    with pytest.raises(Invalid, match=r"argument eps is a Tensor, expected a number \(f32\)"):
+        norm_linear(*good, torch.tensor(1.0))
+    with pytest.raises(Invalid, match=r"argument eps is a bool"):
+        norm_linear(*good, True)
+    norm_linear(*good, 1)
+
+
+def test_sparse_tensors_are_refused(matmul: Launcher) -> None:
+    with pytest.raises(Invalid, match=r"argument x has layout torch.sparse_coo"):
+        matmul(torch.eye(4).to_sparse(), torch.randn(3, 4))
+
+
+def test_limits(softmax: Launcher) -> None:
+    with pytest.raises(Invalid, match=r"K has size 200, this variant of softmax_keep takes 128 at most"):
+        softmax(torch.randn(3, 200))
+
+
+def test_an_error_is_not_kept(matmul: Launcher) -> None:
+    """The same call fails again, and a right one still works."""
+    for _ in range(2):
+        with pytest.raises(Invalid):
+            matmul(torch.randn(3, 4), torch.randn(3, 5))
+    matmul(torch.randn(3, 4), torch.randn(3, 4))
+
+
+def test_other_targets() -> None:
+    with pytest.raises(Bug, match="cuda"):
+        Launcher(te.matmul().tiles, "cuda")
+
+
+def test_sizes_of_a_call(matmul: Launcher) -> None:
+    assert matmul.sizes_of(torch.randn(3, 4), torch.randn(5, 4)) == {N: 3, K: 4, Atom("O"): 5}
+
+
+def test_scalars_are_read_at_every_call(norm_linear: Launcher) -> None:
+    """U41."""
+    x, g, w = torch.randn(2, 8), torch.ones(8), torch.randn(3, 8)
+    for eps in (0.5, 1.5, 100.0, 0.5):
+        want = (x * torch.rsqrt((x * x).mean(1, keepdim=True) + eps)) @ w.t()
+        torch.testing.assert_close(norm_linear(x, g, w, eps)[0], want)
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def test_one_build_for_all_sizes_and_strides(matmul: Launcher) -> None:
+    """U16, U59: equal sizes at the first call, then others, 0 and 1 among them; dense, then transposed."""
+    for n, o, k in ((4, 4, 4), (4, 7, 4), (1, 1, 1), (0, 3, 5), (3, 0, 5), (3, 2, 0), (40, 33, 65)):
+        x, w = torch.randn(n, k), torch.randn(o, k)
+        torch.testing.assert_close(matmul(x, w)[0], x @ w.t())
+        torch.testing.assert_close(matmul(x.t().contiguous().t(), w)[0], x @ w.t())
+
+
+def test_outputs_are_fresh(softmax: Launcher) -> None:
+    """U52: a later call leaves earlier results alone."""
+    a, b = torch.randn(5, 7), torch.randn(5, 7)
+    first = softmax(a)[0]
+    kept = first.clone()
+    second = softmax(b)[0]
+    assert first.equal(kept) and first.data_ptr() != second.data_ptr()
+
+
+def test_inputs_are_left_alone_and_outputs_never_alias_them() -> None:
+    """U46: an identity is a copy."""
+    n, k = Index(N, 0), Index(K, 1)
+    x, y, z = (tensor(name, role, "f32", *dims) for name, role, dims in
+               (("x", "input", (N, K)), ("y", "output", (N, K)), ("z", "output", (K, N))))  # fmt: skip
+    b = Block()
+    b.load("x1", (n, k), x, n, k)
+    b.store(y, "x1", n, k)
+    b.store(z, "x1", k, n)
+    kernel = Kernel("main", (x, y, z), (GridAxis(n, 4), GridAxis(k, 4)), (), (), tuple(b.body), ())
+    launcher = Launcher(TileProgram("copy", (x,), (y, z), (), (kernel,)))
+    value = torch.randn(9, 6)
+    kept = value.clone()
+    same, turned = launcher(value)
+    assert same.equal(value) and turned.equal(value.t()) and value.equal(kept)
+    assert same.data_ptr() != value.data_ptr()
+    assert same.is_contiguous() and turned.is_contiguous()
+    assert launcher(torch.randn(1, 6).expand(9, 6))[0].stride() == (6, 1)
+
+
+def test_results_do_not_require_gradients(softmax: Launcher) -> None:
+    assert not softmax(torch.randn(3, 4, requires_grad=True))[0].requires_grad
+
+
+def test_sizes_that_are_derived_or_fixed() -> None:
+    """An output whose size follows from another one: K = N + 1."""
+    n, k = Index(N, 0), Index(K, 1)
+    x, y = tensor("x", "input", "f32", N), tensor("y", "output", "f32", N, K)
+    b = Block()
+    b.load("x1", (n,), x, n)
+    b.locate("at", (k,), k)
+    b.compute("f", (k,), "cast", "at")
+    b.store(y, b.compute("y1", (n, k), "add", "x1", "f"), n, k)
+    kernel = Kernel("main", (x, y), (GridAxis(n, 4), GridAxis(k, 4)), (), (), tuple(b.body), ())
+    sizes = ((K, extent(1, (N, 1))),)
+    launcher = Launcher(TileProgram("derived", (x,), (y,), (), (kernel,), sizes))
+    x1 = torch.randn(6)
+    torch.testing.assert_close(launcher(x1)[0], x1[:, None] + torch.arange(7.0))
+
+
+# ---------------------------------------------------------------- splits, threads
+
+
+def test_part_counts_are_chosen_by_sizes() -> None:
+    asked: list[int] = []
+
+    def choose(tiles: TileProgram, sizes: object) -> dict[Atom, int]:
+        asked.append(1)
+        return {K: 3}
+
+    launcher = Launcher(te.matmul_split().tiles, choose=choose)
+    x, w = torch.randn(5, 37), torch.randn(7, 37)
+    for _ in range(3):
+        torch.testing.assert_close(launcher(x, w)[0], x @ w.t())
+    assert len(asked) == 1
+    torch.testing.assert_close(launcher(x[:, :2], w[:, :2])[0], x[:, :2] @ w[:, :2].t())
+    assert len(asked) == 2
+    by_rule = Launcher(te.matmul_split().tiles)
+    torch.testing.assert_close(by_rule(x, w)[0], x @ w.t())
+    bound = next(iter(by_rule._bound.values()))  # pyright: ignore[reportPrivateUsage]
+    assert bound.sizes[Parts(K)] >= 1
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    launcher = Launcher(attention().tiles)
+    q, k, v = torch.randn(6, 70, 16), torch.randn(2, 90, 16), torch.randn(2, 90, 16)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            results.append(launcher(q, k, v, 0.25)[0])
+    finally:
+        torch.set_num_threads(before)
+    assert results[0].equal(results[1]) and results[0].equal(results[2])
+
+
+def test_calls_from_several_threads(matmul: Launcher) -> None:
+    values = [(torch.randn(30 + n, 50), torch.randn(20, 50)) for n in range(4)]
+    wrong: list[float] = []
+
+    def work(number: int) -> None:
+        x, w = values[number]
+        want = x @ w.t()
+        for _ in range(100):
+            error = (matmul(x, w)[0] - want).abs().max().item()
+            if not error < 1e-4:
+                wrong.append(error)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+
+
+def test_signatures_are_kept_within_bounds(softmax: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cleave.runtime import launch
+
+    monkeypatch.setattr(launch, "KEPT_SIGNATURES", 3)
+    for n in range(10):
+        softmax(torch.randn(n, 4))
+        assert len(softmax._bound) <= 4 or n == 0  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_call_adds_little_to_the_kernel(softmax: Launcher) -> None:
+    """U86: some microseconds; the bound here allows for a busy machine."""
+    x = torch.randn(4, 16)
+    softmax(x)
+    best = math.inf
+    for _ in range(50):
+        begin = time.thread_time()
+        for _ in range(20):
+            softmax(x)
+        best = min(best, (time.thread_time() - begin) / 20)
+    assert best < 30e-6, f"{best * 1e6:.1f} us"
+
+
+def test_float64_programs_work_in_double() -> None:
+    n = Index(N, 0)
+    x, y = tensor("x", "input", "f64", N), tensor("y", "output", "f64", N)
+    b = Block()
+    b.load("x1", (n,), x, n)
+    b.store(y, b.compute("y1", (n,), "exp", "x1", dtype="f64"), n)
+    kernel = Kernel("main", (x, y), (GridAxis(n, 8),), (), (), tuple(b.body), ())
+    launcher = Launcher(TileProgram("double", (x,), (y,), (), (kernel,)))
+    value = torch.randn(19, dtype=torch.float64)
+    np.testing.assert_allclose(launcher(value)[0].numpy(), np.exp(value.numpy()), rtol=1e-15)

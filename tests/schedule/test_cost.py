@@ -1,0 +1,74 @@
+"""What the cost model counts, and that it ranks the plain cases the right way round."""
+
+from __future__ import annotations
+
+import pytest
+
+from candidates import CASES
+from cleave.ir.dims import Atom, Dim
+from cleave.schedule.cost import cost_of, kernel_cost
+from cleave.schedule.machine import CPU, H200, Machine, width
+from cleave.schedule.select import Ranked, best, choose_parts
+
+
+def ranked(name: str, machine: Machine, **sizes: int) -> tuple[tuple[Ranked, ...], dict[Dim, int]]:
+    candidate = CASES[name].candidate
+    bound = candidate.program.bind({Atom(a): n for a, n in sizes.items()})
+    return best([candidate], bound, machine), bound
+
+
+def test_flops_of_a_product_are_counted_once() -> None:
+    found, _ = ranked("matmul", CPU, M=256, K=512, N=128)
+    assert all(r.cost.flops == 2 * 256 * 512 * 128 for r in found)
+
+
+def test_causal_attention_costs_half() -> None:
+    found, _ = ranked("attention", CPU, S=4096, T=4096)
+    full = 2 * 2 * 8 * 4096 * 4096 * 16
+    assert 0.45 * full < found[0].cost.flops < 0.6 * full
+
+
+def test_memory_is_at_least_what_goes_in_and_out() -> None:
+    for machine in (CPU, H200):
+        found, _ = ranked("rms_linear", machine, N=256, K=2048, O=2048)
+        least = 4 * (256 * 2048 + 2048 + 2048 * 2048 + 256 * 2048)
+        for r in found:
+            assert r.cost.memory >= 0.99 * least
+            assert r.cost.seconds >= least / machine.memory
+
+
+def test_small_tiles_of_a_large_product_are_dearer() -> None:
+    from dataclasses import replace
+
+    found, sizes = ranked("matmul", H200, M=4096, K=4096, N=4096)
+    kernel = found[0].tiles.kernels[0]
+    small = replace(kernel, grid=tuple(replace(a, tile=16) for a in kernel.grid))
+    assert kernel_cost(small, sizes, H200, {}).seconds > 2 * kernel_cost(kernel, sizes, H200, {}).seconds
+
+
+def test_decode_is_split_on_a_gpu_and_prefill_is_not() -> None:
+    decode, _ = ranked("attention", H200, S=1, T=8192)
+    prefill, _ = ranked("attention", H200, S=8192, T=8192)
+    assert decode[0].tiles.splits
+    assert not prefill[0].tiles.splits
+
+
+@pytest.mark.parametrize("name", ["attention_split", "softmax", "layer_norm", "low_rank", "total"])
+def test_the_program_costs_what_its_kernels_cost(name: str) -> None:
+    case = CASES[name]
+    sizes = case.bound()
+    for r in best([case.candidate], sizes, H200, 3):
+        parts = choose_parts(r.tiles, sizes, H200)
+        each = [kernel_cost(k, sizes, H200, parts) for k in r.tiles.kernels]
+        assert cost_of(r.tiles, sizes, H200, parts).seconds == pytest.approx(sum(c.seconds for c in each))
+        assert r.cost.launches == len(each)
+
+
+def test_empty_grids_cost_a_launch() -> None:
+    found, sizes = ranked("matmul", CPU, M=64, K=64, N=64)
+    nothing = {**sizes, Atom("M"): 0}
+    assert kernel_cost(found[0].tiles.kernels[0], nothing, CPU, {}).seconds == CPU.launch
+
+
+def test_widths() -> None:
+    assert [width(d) for d in ("f64", "f32", "bf16", "i8", "bool")] == [8, 4, 2, 1, 1]

@@ -9,7 +9,22 @@ from typing import Any
 import mpmath
 
 from cleave.algebra.forms import (
-    Apply, Element, Entry, Factor, Log, Masked, Max, Mono, Place, Poly, Power, Predicate, Prod, Size, Some, Sum,
+    Apply,
+    Element,
+    Entry,
+    Factor,
+    Log,
+    Masked,
+    Max,
+    Mono,
+    Place,
+    Poly,
+    Power,
+    Predicate,
+    Prod,
+    Size,
+    Some,
+    Sum,
 )  # fmt: skip
 from cleave.algebra.opinion import Meaning
 from cleave.algebra.parts import owner_of
@@ -117,7 +132,9 @@ class FormValue:
             if self.poly(entry.guard, inner):
                 yield self.poly(entry.value, inner)
 
-    def run(self, binders: Sequence[Index], body: Mono | Poly | Entry, scope: Scope) -> Iterator[dict[Index, int]]:
+    def run(
+        self, binders: Sequence[Index], body: Mono | Poly | Entry, scope: Scope
+    ) -> Iterator[dict[Index, int]]:
         extent = self.meaning.point.extent
         for values in itertools.product(*(range(extent(i.dim)) for i in binders)):
             inner = {**scope, **dict(zip(binders, values, strict=True))}

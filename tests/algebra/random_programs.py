@@ -8,7 +8,16 @@ from fractions import Fraction
 
 from cleave.ir.dims import Atom, Dim, Index, Join, Part, Parts, Term, Union, extent, term, var
 from cleave.ir.ops import (
-    Access, Node, cat_node, const, contract_node, input_node, map_node, position, reduce_node, scalar_node,
+    Access,
+    Node,
+    cat_node,
+    const,
+    contract_node,
+    input_node,
+    map_node,
+    position,
+    reduce_node,
+    scalar_node,
     size,
 )  # fmt: skip
 from cleave.ir.program import Output, Program
@@ -42,7 +51,20 @@ class Drawn:
 
     def grow(self) -> None:
         kind = self.rng.choice(
-            ("map", "map", "map", "map", "reduce", "reduce", "reduce", "contract", "select", "mask", "cat", "part")
+            (
+                "map",
+                "map",
+                "map",
+                "map",
+                "reduce",
+                "reduce",
+                "reduce",
+                "contract",
+                "select",
+                "mask",
+                "cat",
+                "part",
+            )
         )
         node = getattr(self, "_" + kind)()
         (self.truths if node.dtype == "bool" else self.nodes).append(node)
@@ -133,7 +155,8 @@ class Drawn:
         p, i = Index(Parts(B), len(axes)), Index(Part(B), len(axes) + 1)
         node = self._pick()
         terms = [
-            Term(((Join(var(p), var(i)), 1),)) if axis.dim == B else self._term(axis.dim, axes) for axis in node.axes
+            Term(((Join(var(p), var(i)), 1),)) if axis.dim == B else self._term(axis.dim, axes)
+            for axis in node.axes
         ]
         kind, then = self.rng.choice((("sum", "sum"), ("max", "max"), ("sum", "max"), ("max", "sum")))
         inner = reduce_node(kind, (*axes, p), (i,), Access(node, tuple(terms)), "f32")

@@ -275,11 +275,50 @@ def test_methods_can_be_decorated():
         def forward(self, x):
             return x * self.w
 
-    model = Model()
+    model, other = Model(), Model()
     f = jitted(model.forward)
     agrees(f, randn(2, 3))
     model.w = randn(3)
     agrees(f, randn(2, 3))
+    Model.compiled = jitted(Model.forward)
+    for _ in range(2):
+        agrees(model.compiled, randn(2, 3))
+        agrees(other.compiled, randn(2, 3))
+    assert model.compiled.compile_count == 1 and model.compiled is not other.compiled
+
+
+def test_tensors_in_argument_objects_are_found():
+    class Cache:
+        def __init__(self) -> None:
+            self.k = randn(3)
+
+    cache = Cache()
+    f = jitted(lambda x, cache: x * cache.k)
+    agrees(f, randn(2, 3), cache)
+    cache.k = randn(3)
+    agrees(f, randn(2, 3), cache)
+    agrees(f, randn(2, 3), Cache())
+
+
+def test_a_module_in_training_runs_in_pytorch_without_compiling():
+    f = jitted(torch.nn.Linear(4, 2))
+    f(randn(3, 4)).sum().backward()
+    f(randn(5, 4))
+    assert f.compile_count == 0 and "requires a gradient" in f.fallbacks[0].reason
+    with torch.no_grad():
+        agrees(f, randn(3, 4))
+    assert f.compile_count == 1
+
+
+def test_an_in_place_update_of_a_weight_is_seen_and_a_new_shape_is_captured():
+    holder = torch.nn.Module()
+    holder.w = torch.nn.Parameter(randn(4), requires_grad=False)
+    f = jitted(lambda x: x * holder.w)
+    agrees(f, randn(2, 4))
+    holder.w = torch.nn.Parameter(randn(5), requires_grad=False)
+    agrees(f, randn(2, 5))
+    holder.w = torch.nn.Parameter(randn(5).double(), requires_grad=False)
+    agrees(f, randn(2, 5))
 
 
 def test_torch_compile_backend():

@@ -135,7 +135,7 @@ def test_chains_of_views(order, steps):
         x = x.permute(order)
         for step in steps:
             if step == "merge":
-                x = x.flatten(0, 1)
+                x = x.flatten(0, 1) if x.dim() > 1 else x
             elif step == "split":
                 x = x.unsqueeze(1) if x.shape[0] % 2 else x.reshape(2, x.shape[0] // 2, *x.shape[1:])
             elif step == "slice":
@@ -150,4 +150,7 @@ def test_chains_of_views(order, steps):
 
     x = randn(2, 6, 4)
     captured = capture(f, (x,))
+    if captured.whole is not None:  # the chain asks for a size behind a view that PyTorch had to make
+        assert "a size that PyTorch computes" in captured.whole.reason
+        return
     same(run(captured, x), f(x))

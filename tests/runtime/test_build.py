@@ -151,9 +151,7 @@ def test_examples_under_the_sanitizers() -> None:
         "LD_PRELOAD": str(library),
         "ASAN_OPTIONS": "detect_leaks=0,verify_asan_link_order=0",
         "CLEAVE_CACHE_DIR": str(knobs.knobs().cache_dir),
-        "PYTHONPATH": os.pathsep.join(
-            [str(Path(cache.__file__).parents[2]), str(TESTS), str(TESTS / "codegen")]
-        ),
+        "PYTHONPATH": os.pathsep.join(map(str, roots)),
     }
     done = subprocess.run(
         [sys.executable, str(TESTS / "runtime" / "sanitized.py")], env=env, capture_output=True, text=True

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from cleave.algebra import laws
 from cleave.algebra.content import content
-from cleave.algebra.facts import lower, magnitude, positive, positive_factor, upper
+from cleave.algebra.facts import lower, magnitude, positive, positive_factor, shape, upper
 from cleave.algebra.forms import (
     ONE,
     UNIT,
@@ -251,9 +251,14 @@ def _blend(p: Poly, a: Poly, b: Poly) -> Poly:
 
 
 def predicates_of(value: Poly) -> list[Factor]:
-    """The predicates that multiply monomials of a value, in key order."""
+    """The predicates that multiply monomials of a value, in an order that names of indices hardly touch."""
     found = {f for m in value.terms for f, e in m.factors if e > 0 and is_predicate(f)}
-    return sorted(found, key=lambda f: f.key)
+    return sorted(found, key=by_shape) if len(found) > 1 else list(found)
+
+
+def by_shape(factor: Factor) -> tuple[str, str]:
+    """A sorting key: the shape, and the key only where shapes are the same."""
+    return shape(factor), factor.key
 
 
 def assign(value: Poly, predicate: Factor, truth: bool) -> Poly:
@@ -272,7 +277,7 @@ def assign(value: Poly, predicate: Factor, truth: bool) -> Poly:
 def cases(values: tuple[Poly, ...], function: Callable[..., Poly]) -> Poly | None:
     """`function(*values)` where predicates in the values are decided first; None if there are none, or
     more than `CASES`."""
-    found = sorted({q for v in values for q in predicates_of(v)}, key=lambda f: f.key)
+    found = sorted({q for v in values for q in predicates_of(v)}, key=by_shape)
     if not found or len(found) > CASES or not laws.on("case"):
         return None
     q = found[0]

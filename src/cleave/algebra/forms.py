@@ -19,26 +19,9 @@ from fractions import Fraction
 from hashlib import blake2b
 
 from cleave.algebra import label
-from cleave.ir.dims import (
-    Atom,
-    Dim,
-    Extent,
-    Gather,
-    Index,
-    Inject,
-    Join,
-    Leaf,
-    Lookup,
-    Part,
-    Parts,
-    Term,
-    Union,
-    indices_of,
-)  # fmt: skip
+from cleave.algebra.terms import Env, indices, leaf_text, size_extent, term_text, union_parts
+from cleave.ir.dims import Atom, Dim, Index, Join, Part, Parts, Term
 from cleave.ir.ops import Input, Node, Scalar
-
-Env = Mapping[Index, str]
-"""Names for indices while a text is made; indices that it lacks are named by dim and number."""
 
 NOTHING: frozenset[Index] = frozenset()
 _NO_ENV: Env = {}
@@ -51,6 +34,7 @@ def fresh(dim: Dim) -> Index:
 
 
 def digest(text: str) -> str:
+    """16 bytes of BLAKE2 as hexadecimal text."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -66,18 +50,16 @@ class Keyed:
     @property
     def key(self) -> str:
         """A digest of the structure, the same for every naming of bound indices."""
-        found = self._key
-        if found is None:
-            found = self._key = digest(self._spell(_NO_ENV))
-        return found
+        if self._key is None:
+            self._key = digest(self._spell(_NO_ENV))
+        return self._key
 
     @property
     def free(self) -> frozenset[Index]:
         """The indices that occur and are not bound inside."""
-        found = self._free
-        if found is None:
-            found = self._free = self._indices()
-        return found
+        if self._free is None:
+            self._free = self._indices()
+        return self._free
 
     def text(self, env: Env) -> str:
         """The key under names for some of the free indices."""
@@ -119,9 +101,7 @@ class Poly(Keyed):
         """The value, if it is a number."""
         if not self.terms:
             return Fraction(0)
-        if len(self.terms) == 1:
-            return self.terms.get(UNIT)
-        return None
+        return self.terms.get(UNIT) if len(self.terms) == 1 else None
 
     @property
     def single(self) -> tuple[Mono, Fraction] | None:
@@ -179,9 +159,7 @@ class Factor(Keyed):
     __slots__ = ()
 
     def __str__(self) -> str:
-        from cleave.algebra.show import show_factor
-
-        return show_factor(self)
+        return str(of_factor(self))
 
     __repr__ = __str__
 
@@ -199,6 +177,7 @@ class Element(Factor):
 
     @property
     def name(self) -> str:
+        """The input's name; a made-up one for other nodes."""
         op = self.node.op
         return op.name if isinstance(op, Input | Scalar) else "@" + self.node.digest[:6]
 
@@ -341,45 +320,42 @@ class Masked(Factor):
         return self.guard.free | self.value.free
 
 
-class Power(Factor):
-    """A polynomial whose content has left, as the base of a power (the exponent stands in the monomial)."""
+class Based(Factor):
+    """A factor that is a function of one polynomial."""
 
     __slots__ = ("base",)
+    head = ""
 
     def __init__(self, base: Poly) -> None:
         super().__init__()
         self.base = base
 
     def _spell(self, env: Env) -> str:
-        return f"power {self.base.text(env)}"
+        return f"{self.head} {self.base.text(env)}"
 
     def _indices(self) -> frozenset[Index]:
         return self.base.free
+
+
+class Power(Based):
+    """A polynomial whose content has left, as the base of a power (the exponent stands in the monomial)."""
+
+    __slots__ = ()
+    head = "power"
 
 
 class Held(Power):
     """A polynomial that was too large to multiply out: a factor named by itself."""
 
     __slots__ = ()
-
-    def _spell(self, env: Env) -> str:
-        return f"held {self.base.text(env)}"
+    head = "held"
 
 
-class Log(Factor):
+class Log(Based):
     """The logarithm of a polynomial without positive content."""
 
-    __slots__ = ("base",)
-
-    def __init__(self, base: Poly) -> None:
-        super().__init__()
-        self.base = base
-
-    def _spell(self, env: Env) -> str:
-        return f"log {self.base.text(env)}"
-
-    def _indices(self) -> frozenset[Index]:
-        return self.base.free
+    __slots__ = ()
+    head = "log"
 
 
 class Apply(Factor):
@@ -468,7 +444,7 @@ def children(value: Keyed) -> tuple[Keyed, ...]:
         case Poly():
             return tuple(value.terms)
         case Mono():
-            return (*(f for f, _ in value.factors), *((value.exponent,) if value.exponent.terms else ()))
+            return (*(f for f, _ in value.factors), value.exponent)
         case Binder():
             return (value.body,)
         case Entry() | Masked():
@@ -518,47 +494,9 @@ def spell_bound(binders: Sequence[Index], bodies: Sequence[Keyed], env: Env) -> 
     return f"[{dims}@{len(env)}]" + ";".join(b.text(own) for b in bodies)
 
 
-def indices(term: Term) -> frozenset[Index]:
-    """The indices in a term."""
-    index = term.variable
-    return indices_of(term) if index is None else frozenset((index,))
-
-
-def term_text(term: Term, env: Env) -> str:
-    """Structural text of an index term."""
-    index = term.variable
-    if index is not None:
-        return env.get(index) or f"#{index.number}:{index.dim}"
-    leaves = sorted(f"{c}*{leaf_text(leaf, env)}" for leaf, c in term.leaves)
-    return f"{'+'.join(leaves)}+{term.offset}"
-
-
-def leaf_text(leaf: Leaf, env: Env) -> str:
-    """Structural text of a leaf of an index term."""
-    match leaf:
-        case Index():
-            return env.get(leaf) or f"#{leaf.number}:{leaf.dim}"
-        case Gather(access):
-            op = access.node.op
-            source = f"in {op.name}" if isinstance(op, Input) else access.node.digest
-            return f"gather({source}[{','.join(term_text(t, env) for t in access.terms)}])"
-        case Lookup(value):
-            return f"lookup({value})"
-        case Inject(part, inner):
-            return f"inject{part}({term_text(inner, env)})"
-        case Join(part, within):
-            return f"join({term_text(part, env)},{term_text(within, env)})"
-
-
-def union_parts(dim: Dim) -> tuple[Dim, ...]:
-    """The parts of a union, nested unions flattened; a dim that is no union is its own part."""
-    if isinstance(dim, Union):
-        return tuple(leaf for part in dim.parts for leaf in union_parts(part))
-    return (dim,)
-
-
-def size_extent(dims: Iterable[Dim]) -> Extent:
-    """The sum of the sizes of dims, unions taken apart."""
-    from cleave.ir.dims import extent
-
-    return extent(0, *((leaf, 1) for dim in dims for leaf in union_parts(dim)))
+__all__ = [
+    "NOTHING", "ONE", "UNIT", "ZERO", "Apply", "Binder", "Element", "Entry", "Env", "Factor", "Held", "Keyed",
+    "Log", "Masked", "Max", "Mono", "Place", "Poly", "Power", "Predicate", "Prod", "Size", "Some", "Sum",
+    "constant", "factors_in", "fresh", "is_predicate", "of_factor", "of_mono", "size_extent", "terms_in",
+    "union_parts",
+]  # fmt: skip

@@ -47,7 +47,7 @@ from cleave.algebra.forms import (
 from cleave.algebra.parts import owner_of, pair_of, part_of
 from cleave.algebra.powers import absolute_factor, exp, power
 from cleave.algebra.predicates import complement, either, in_range, inhabited
-from cleave.ir.dims import Index, Part, Term, Union, term
+from cleave.ir.dims import Index, Part, Parts, Term, Union, term, var
 
 Raw = tuple[list[Index], Poly, Poly]
 """Bound indices (fresh), guard and value."""
@@ -119,6 +119,9 @@ def _simpler_binders(
             if isinstance(index.dim, Part) and laws.on("nonempty"):
                 guard = mul(guard, inhabited(index.dim, part_of(index, owners)))
             return [(rest, guard, value)]
+        needless = _some_part(index, guard, value)
+        if needless is not None:
+            return [(rest, needless, value)]
     pair = pair_of(bound, (guard, value))
     if pair is not None and laws.on("max-split"):
         part, within = pair
@@ -141,6 +144,18 @@ def _split_union(index: Index, rest: list[Index], guard: Poly, value: Poly) -> l
         where = {index: term((new, 1), offset=size_extent(index.dim.parts[:number]))}
         found.append(([*rest, new], rewrite.substitute(guard, where), rewrite.substitute(value, where)))
     return found
+
+
+def _some_part(index: Index, guard: Poly, value: Poly) -> Poly | None:
+    """The guard without the claim that part number `index` is not empty, if that is all the index is for:
+    some part of what is not empty is not empty."""
+    if not isinstance(index.dim, Parts) or index in value.free or not nonempty(index.dim.of):
+        return None
+    claim = inhabited(Part(index.dim.of, index.dim.level), var(index)).factor
+    if claim is None or assign(guard, claim, False).terms:
+        return None
+    rest = assign(guard, claim, True)
+    return None if index in rest.free else rest
 
 
 def _merge(guard: Poly, value: Poly, part: Index, within: Index) -> tuple[tuple[Poly, Poly], Index]:
@@ -196,15 +211,17 @@ def _renamed(bound: list[Index], guard: Poly, value: Poly) -> Raw:
 
 
 def _merge_guards(entries: list[Raw]) -> list[Raw]:
-    """Plain entries of the same value under several guards are one."""
-    plain: dict[Poly, Poly] = {}
-    rest: list[Raw] = []
+    """Entries of the same value under several guards are one."""
+    merged: dict[Entry, Raw] = {}
     for bound, guard, value in entries:
-        if bound:
-            rest.append((bound, guard, value))
+        bare = Entry(bound, ONE, value)
+        before = merged.get(bare)
+        if before is None:
+            merged[bare] = (list(bare.binders), guard, value)
         else:
-            plain[value] = either(plain[value], guard) if value in plain else guard
-    return [*(([], guard, value) for value, guard in plain.items()), *rest]
+            names = dict(zip(bare.binders, before[0], strict=True))
+            merged[bare] = (before[0], either(before[1], rewrite.rename(guard, names)), before[2])
+    return list(merged.values())
 
 
 def _common_guard(entries: list[Raw]) -> tuple[Poly, list[Raw]]:

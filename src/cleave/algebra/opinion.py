@@ -36,6 +36,9 @@ from cleave.ir.program import Output, Program
 DIGITS = 50
 """How many digits values are computed with; a difference is looked at again with four times as many."""
 
+FIXED = 1000
+"""Sizes that programs fix are kept if their product is at most this; else they are cut to 5 or less."""
+
 VOLUME = 120
 """The product of all sizes is at most this, so that a point takes milliseconds."""
 
@@ -49,6 +52,8 @@ class Point:
     sizes: Mapping[Dim, int]
     partitions: Mapping[Dim, tuple[int, ...]] = field(default_factory=dict[Dim, tuple[int, ...]])
     seed: int = 0
+    exact: bool = True
+    """Are the sizes that the programs fix kept? Else a difference refutes nothing."""
     magnitude: int = 0
     """Values are about `10 ** magnitude`; 0 mixes magnitudes from 1/8 to 8."""
 
@@ -110,18 +115,23 @@ def points(*programs: Program, count: int = 8, seed: int = 0) -> Iterator[Point]
     for turn in range(count):
         rng = random.Random(f"{seed} {turn}")
         free: dict[Atom, int] = {a: rng.choice((2, 3) if turn == 0 else (1, 2, 2, 3, 3, 4, 5)) for a in atoms}
-        while math.prod(free.values()) > VOLUME:
-            free[max(free, key=lambda a: free[a])] -= 1
+        fixed = {a: v for program in programs for a, v in program.sizes if isinstance(v, int)}
+        exact = math.prod(fixed.values()) <= FIXED
+        free |= fixed if exact else {a: min(v, 5) for a, v in fixed.items()}
+        while math.prod(free.values()) > max(VOLUME, 4 * math.prod(fixed.values()) if exact else 0):
+            largest = max((a for a in free if not (exact and a in fixed)), key=lambda a: free[a])
+            if free[largest] == 1:
+                break
+            free[largest] -= 1
         sizes: dict[Dim, int] = {**free}
         for program in programs:
-            known = {a: v for a, v in program.sizes if isinstance(v, int)}
-            sizes |= {a: min(v, 5) for a, v in known.items()}
             for atom, value in program.sizes:
                 if isinstance(value, Extent):
                     sizes[atom] = max(0, value.at(sizes))
         blank = Point(sizes)
         parts = {p: _cut(blank.extent(p.of), rng, empty=turn % 2 == 1) for p in splits}
-        yield Point(sizes, cast(Mapping[Dim, tuple[int, ...]], parts), rng.randrange(1 << 30), turn % 4)
+        cut = cast(Mapping[Dim, tuple[int, ...]], parts)
+        yield Point(sizes, cut, rng.randrange(1 << 30), exact, turn % 4)
 
 
 def _cut(size: int, rng: random.Random, *, empty: bool) -> tuple[int, ...]:

@@ -83,6 +83,8 @@ def rename(value: K, mapping: Mapping[Index, Index]) -> K:
 def _rename(value: Keyed, names: Mapping[Index, Index], terms: Mapping[Index, Term]) -> Keyed:
     if value.free.isdisjoint(names):
         return value
+    if isinstance(value, Binder | Entry) and not set(value.binders).isdisjoint(names.values()):
+        value = _refreshed(value)
 
     def go(part: Keyed) -> Keyed:
         return _rename(part, names, terms)
@@ -120,6 +122,14 @@ def _rename(value: Keyed, names: Mapping[Index, Index], terms: Mapping[Index, Te
             return Predicate(value.rel, cast(Poly, go(value.value)))
         case _:
             return value
+
+
+def _refreshed(value: Binder | Entry) -> Binder | Entry:
+    """The same value with fresh numbers for its binders."""
+    if isinstance(value, Entry):
+        return Entry(*open_entry(value))
+    bound, body = open_binder(value)
+    return Prod(bound, body) if isinstance(body, Poly) else Sum(bound, body)
 
 
 def open_binder(factor: Binder) -> tuple[list[Index], Mono | Poly]:

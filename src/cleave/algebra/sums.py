@@ -106,6 +106,8 @@ def _total_mono(mono: Mono, bound: list[Index], owners: dict[Index, Term]) -> Po
         later = [i for i in idle if _is_owner(i, idle, owners)]
         rest = [i for i in bound if i not in idle]
         return total(mul(of_mono(mono), *sizes), [*rest, *later], owners)
+    if not laws.on("free-factor"):  # what a factor that leaves with its index would have to become
+        return rewrite.substitute(of_mono(mono), dict.fromkeys(bound, Term()))
     if not laws.on("sum-part"):
         return of_factor(Sum(bound, mono))
     outer, components = split(mono, bound)
@@ -187,7 +189,7 @@ def split(mono: Mono, bound: Sequence[Index]) -> tuple[Poly, list[tuple[Mono, li
     among = frozenset(bound)
     for piece, own in pieces:
         used = piece.free & among
-        if not used or not laws.on("free-factor"):
+        if not used:
             outer.append(own)
             continue
         members = [own]

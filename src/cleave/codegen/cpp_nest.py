@@ -327,15 +327,10 @@ class _Writer:
         else:
             text = self._source(op)
         depth = len(self.levels) - 1 if tile.axes else 0
-        if tile.where == "memory" and not tile.axes:
-            if tile.root is tile:
-                tile.text = self.frame.names.name(tile.name)
-                text = f"{tile.text} = {text}"
-                self.root.lines.append(
-                    f"{tile.kind} {text};" if isinstance(statement, Carry) else f"const {tile.kind} {text};"
-                )
-            else:
-                self.writes.append((0, f"{tile.root.text} = {text};"))
+        if tile.where == "memory" and tile.root is tile and not tile.axes:
+            tile.text = self.frame.names.name(tile.name)
+            words = tile.kind if isinstance(statement, Carry) else f"const {tile.kind}"
+            self.root.lines.append(f"{words} {tile.text} = {text};")
             return
         if tile.where != "memory" or any(user in self.nest.ops for user in tile.users):
             text = self._define(tile, depth, tile.kind, text)

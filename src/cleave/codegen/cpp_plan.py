@@ -35,6 +35,10 @@ PANEL_BYTES = 32 * 1024
 """Scratch of a product: `kDepth * kColumns` doubles at most (cpp_runtime.h)."""
 
 INLINE_LIMIT = 8
+"""Operations that are written again at each use rather than kept in a tile."""
+
+SMALL_LOAD = 2048
+"""Elements that a load may have and be moved to the front of its body."""
 
 
 @dataclass(slots=True)
@@ -126,7 +130,8 @@ class _Gatherer:
         user = out.users[0]
         between = ops[ops.index(op) : ops.index(user)] if user in ops else ()
         settled = user in ops and not any(isinstance(other, Pass) for other in between)
-        if len(out.users) == 1 and isinstance(user, Op) and settled and _adds(user, out):
+        alone = len(out.users) == 1 and user not in self.starts
+        if alone and isinstance(user, Op) and settled and _adds(user, out):
             target = user.out
             assert target is not None
             if roles_of(target.axes, first.axes, second.axes, statement.over):
@@ -194,7 +199,7 @@ class _Gatherer:
             if isinstance(statement, Store):
                 stored[statement.tensor] = number
 
-        for op in ops:
+        for op in self._loads_first(ops):
             if isinstance(op, Pass):
                 op.items = self.run(op.ops, op)
                 items.append(op)
@@ -213,6 +218,18 @@ class _Gatherer:
             elif op not in self.products:
                 join(op)
         return items
+
+    def _loads_first(self, ops: Sequence[Op | Pass]) -> list[Op | Pass]:
+        """Small loads that depend on nothing go to the front: they then part no nests that could be one."""
+
+        def is_free(op: Op | Pass) -> bool:
+            if isinstance(op, Pass) or not isinstance(op.statement, Load) or op.out is None:
+                return False
+            return (
+                not op.lookups and op.statement.tensor not in self.written and op.out.capacity <= SMALL_LOAD
+            )
+
+        return [*(op for op in ops if is_free(op)), *(op for op in ops if not is_free(op))]
 
     def _same_room(self, op: Op, out: Tile, start: Tile, around: Pass | None, inside: set[Op]) -> bool:
         """May a product add into the very tile that it starts from?"""
@@ -343,6 +360,7 @@ def _reuse(items: Sequence[Item], before: set[Op | Pass]) -> None:
                     for op in ops
                     for tile in op.args
                     if tile.where == "memory"
+                    and tile.axes
                     and frozenset(tile.axes) == space
                     and set(tile.users) <= done
                     and not isinstance(tile.maker.statement, Carry)

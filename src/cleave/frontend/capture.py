@@ -158,13 +158,14 @@ class _Attempt:
         self.fn, self.around = fn, around
         self.flat = _Flat(fn, args, kwargs)
         self.outside: list[Outside] = []
+        self.arguments: list[Argument] = []
         self.tracer = Tracer(TABLE, wishes, self._outside_name)
         tensors = [leaf for leaf in self.flat.leaves if isinstance(leaf, torch.Tensor)]
         if any(tensor.dtype == torch.float64 for tensor in tensors):
             self.tracer.floats = "f64"
 
     def _outside_name(self, tensor: torch.Tensor, where: str) -> str:
-        found = self.around.locate(tensor)
+        found = self.around.locate(tensor, {a.name: a.value for a in self.arguments if a.kind == "constant"})
         if found is None:
             what = "a tensor that is no argument, closure variable, global or attribute of a module"
             raise Whole(what, where=where)
@@ -187,7 +188,6 @@ class _Attempt:
     def _inputs(self, dynamic: Dynamic | None) -> list[Any]:
         """Fakes and symbols for the arguments; strings, bools and None stay, and are guarded."""
         leaves: list[Any] = []
-        self.arguments: list[Argument] = []
         for place, (name, leaf) in enumerate(zip(self.flat.names, self.flat.leaves, strict=True)):
             if isinstance(leaf, torch.Tensor):
                 self.arguments.append(Argument(name, "tensor"))

@@ -177,8 +177,8 @@ class Captured:
                 env.update(zip(step.results, results, strict=True))
             else:
                 self._eager(step, env)
-        leaves = [_filled(leaf, env) for leaf in self.outputs]
-        return pytree.tree_unflatten(leaves, self.spec)
+        leaves = [env[x.name] if isinstance(x, Named) else _filled(x, env) for x in self.outputs]
+        return leaves[0] if self.spec.is_leaf() else pytree.tree_unflatten(leaves, self.spec)
 
     def _eager(self, step: EagerStep, env: dict[str, Any]) -> None:
         args, kwargs = pytree.tree_map(

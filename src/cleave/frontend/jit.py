@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.frontend.capture import Dynamic, capture
-from cleave.frontend.captured import Captured, Stale
+from cleave.frontend.captured import Captured, Outside, Stale
 from cleave.frontend.outside import Surroundings
 from cleave.frontend.recorded import Fallback
 from cleave.ir.ops import Input
@@ -54,10 +55,11 @@ class Variant:
 
     def fits(self, env: Mapping[str, Any]) -> bool:
         """Whether it serves this call."""
-        for outside, meta in zip(self.captured.outside, self.metas, strict=True):
-            tensor = env[outside.name]
-            if (tensor.dtype, tensor.device, tensor.dim()) != meta:
-                return False
+        if self.metas:
+            for outside, meta in zip(self.captured.outside, self.metas, strict=True):
+                tensor = env[outside.name]
+                if (tensor.dtype, tensor.device, tensor.dim()) != meta:
+                    return False
         return self.captured.holds(env)
 
 
@@ -67,6 +69,7 @@ class Kind:
 
     variants: list[Variant] = field(default_factory=list[Variant])
     eager: Fallback | None = None
+    outside: tuple[Outside, ...] = ()
 
 
 class Jit:
@@ -93,22 +96,45 @@ class Jit:
         functools.update_wrapper(self, fn, updated=())
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        """On a method: a compiled function for each instance, kept on it."""
+        if instance is None:
+            return self
+        name = f"_cleave_{self._name}"
+        own = vars(instance)
+        if name not in own:
+            bound = types.MethodType(self.fn, instance)
+            own[name] = Jit(
+                bound,
+                dynamic=self.dynamic,
+                target=self.target,
+                compile_program=self.compile_program,
+                strict=self.strict,
+            )
+        return own[name]
 
     # ------------------------------------------------------------ calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs or not all(type(a) in _LEAVES for a in args):
+        flat: Sequence[Any] = args
+        spec: Any = len(args)
+        if kwargs or not _LEAVES.issuperset(map(type, args)):
             flat, spec = pytree.tree_flatten((args, kwargs))
-        else:
-            flat, spec = list(args), len(args)
-        key = (spec, tuple(map(self._kind_of, flat)), self.around.constants())
+        key = (
+            spec,
+            tuple(
+                [
+                    (a.dtype, a.device, a.dim()) if isinstance(a, torch.Tensor) else self._kind_of(a)
+                    for a in flat
+                ]
+            ),
+            self.around.constants(),
+        )
         kind = self.kinds.get(key)
         if kind is None:
             kind = self._new_kind(key)
         if kind.eager is not None:
             return self.fn(*args, **kwargs)
-        if torch.is_grad_enabled() and self._wants_grad(flat):
+        if torch.is_grad_enabled() and _wants_grad(flat, kind.outside):
             return self._without_grad(args, kwargs)
         for variant in kind.variants:
             env = variant.captured.environment(flat)
@@ -118,8 +144,6 @@ class Jit:
             return self._first(kind, flat, args, kwargs)
 
     def _kind_of(self, leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.dtype, leaf.device, leaf.dim()
         kind = type(leaf)
         if kind is int:
             return kind
@@ -135,9 +159,6 @@ class Jit:
             self._refuse(key, next(iter(self.kinds)))
         return self.kinds.setdefault(key, Kind())
 
-    def _wants_grad(self, flat: Sequence[Any]) -> bool:
-        return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in flat)
-
     def _without_grad(self, args: Any, kwargs: Any) -> Any:
         self._note(Fallback(self._name, "", "an input requires a gradient: there is no backward yet"))
         return self.fn(*args, **kwargs)
@@ -147,10 +168,6 @@ class Jit:
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
     def _run(self, kind: Kind, variant: Variant, env: dict[str, Any], args: Any, kwargs: Any) -> Any:
-        if variant.captured.outside and torch.is_grad_enabled():
-            for outside in variant.captured.outside:
-                if env[outside.name].requires_grad:
-                    return self._without_grad(args, kwargs)
         try:
             return variant.captured.run(env, variant.callables)
         except Stale as error:
@@ -159,7 +176,7 @@ class Jit:
 
     # ------------------------------------------------------------ compiling
 
-    def _first(self, kind: Kind, flat: list[Any], args: Any, kwargs: Any) -> Any:
+    def _first(self, kind: Kind, flat: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """No variant fits: make one."""
         for variant in kind.variants:
             env = variant.captured.environment(flat)
@@ -190,6 +207,9 @@ class Jit:
         if captured.whole is not None:
             self._give_up(kind, captured.whole)
             return self.fn(*args, **kwargs)
+        kind.outside = captured.outside
+        if torch.is_grad_enabled() and _wants_grad(flat, kind.outside):
+            return self._without_grad(args, kwargs)
         env = captured.environment(flat)
         try:
             variant = self._compiled(captured, env, flat)
@@ -256,6 +276,13 @@ class Jit:
         if self.noted:
             lines += ["", "in PyTorch", *(f"  {fallback}" for fallback in self.noted)]
         return "\n".join(lines)
+
+
+def _wants_grad(flat: Sequence[Any], outside: Sequence[Outside]) -> bool:
+    for leaf in flat:
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            return True
+    return bool(outside) and any(item.read().requires_grad for item in outside)
 
 
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -30,13 +30,19 @@ class Surroundings:
 
     def constants(self) -> tuple[Any, ...]:
         """The constants in sight, now."""
-        cells = tuple((type(value), value) for value in map(_value, self.cells))
+        if not self.cells and not self.flags:
+            return ()
+        cells = tuple(
+            (type(v), v if v == v else repr(v)) for v in map(_value, self.cells)
+        )  # NaN is not itself
         return cells + tuple(owner.get(name) for owner, name in self.flags)
 
-    def locate(self, tensor: torch.Tensor) -> tuple[str, Getter] | None:
-        """A name for a tensor in sight, and how to read it at a later call."""
+    def locate(self, tensor: torch.Tensor, objects: Mapping[str, Any]) -> tuple[str, Getter] | None:
+        """A name for a tensor in sight, and how to read it at a later call. `objects` are arguments that are
+        no tensors; a call with others is captured anew."""
         seen: dict[int, None] = {}
         queue: list[tuple[str, Any, Getter, int]] = [(name, _value(get), get, 0) for name, get in self.roots]
+        queue += [(name, item, lambda item=item: item, 0) for name, item in objects.items()]
         while queue:
             name, value, get, depth = queue.pop(0)
             if value is tensor:

@@ -5,29 +5,67 @@ Everything shown is read off the `Plan`: nothing is computed again, so what is p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from cleave.ir.candidate import Candidate
-from cleave.ir.dims import Dim
-from cleave.ir.text import print_program
+from cleave.ir.text import print_candidate, print_program
+from cleave.knobs import knobs
 from cleave.pipeline import Plan, emit
+from cleave.report.found import (
+    COSTS,
+    at,
+    candidates_text,
+    conditions_text,
+    counts_text,
+    derivation_text,
+    folds_text,
+    left_out,
+    proof_of,
+)
+from cleave.report.schedule import (
+    amount,
+    dynamic_text,
+    facts,
+    maps_text,
+    others_text,
+    points_of,
+    variant_text,
+)
 from cleave.schedule.select import Ranked
 from cleave.schedule.text import print_tiles
 
 
-def explain(plan: Plan, *, best: int = 3) -> str:
-    """The whole story: program, candidates, derivations of the best `best`, schedule, source, rejections."""
+def explain(plan: Plan, *, source: str = "chosen") -> str:
+    """The whole story: program, candidates, the chosen one's derivation and conditions, schedule, source,
+    rejections. `source` says of which variants to print the tile program and the source: `chosen` (the
+    first), `all` or `none`."""
+    chosen = plan.variants[0]
     parts = [
+        summary(plan),
         section("Program", print_program(plan.program)),
-        section("Candidates", candidates_table(plan)),
-        *(section(f"Derivation: {c.form}", derivation(c)) for c in chosen_first(plan)[:best]),
+        section("Candidates", candidates_text(plan.found)),
+        section(f"Derivation of the chosen candidate: {chosen.candidate.form}", chosen_text(plan, chosen)),
     ]
-    for number, ranked in enumerate(plan.variants):
-        title = f"Variant {number + 1}: from candidate '{ranked.candidate.form}'"
-        parts.append(section(title, schedule_text(ranked)))
-        parts.append(section(f"Source of variant {number + 1}", emit(ranked.tiles, plan.target).text))
+    for number, variant in enumerate(plan.variants, 1):
+        title = f"Schedule: variant {number} of {len(plan.variants)}, from '{variant.candidate.form}'"
+        parts.append(section(title, variant_text(plan, variant)))
+        if number == 1:
+            parts.append(section("Tile maps of variant 1", maps_text(variant.tiles)))
+        if source == "all" or (source == "chosen" and number == 1):
+            parts.append(section(f"Tile program of variant {number}", print_tiles(variant.tiles)))
+            parts.append(section(f"Source of variant {number}", emit(variant.tiles, plan.target).text))
     parts.append(section("Considered and rejected", rejected(plan)))
     return "\n".join(parts)
+
+
+def summary(plan: Plan) -> str:
+    """What was compiled and what came out, in a few lines."""
+    chosen = plan.variants[0]
+    point = dynamic_text(plan, plan.representatives[0])
+    return (
+        f"{plan.program.name} for {plan.target}\n"
+        f"{len(plan.found.candidates)} candidates, {len(plan.variants)} variants. "
+        f"At {point}: candidate '{chosen.candidate.form}', {', '.join(facts(chosen.tiles))}, "
+        f"{amount(chosen.cost.seconds)}s by the cost model.\n"
+    )
 
 
 def section(title: str, body: str) -> str:
@@ -35,77 +73,40 @@ def section(title: str, body: str) -> str:
     return f"{title}\n{'-' * len(title)}\n{body.rstrip()}\n"
 
 
-def chosen_first(plan: Plan) -> list[Candidate]:
-    """The candidates that variants were made of, then the others."""
-    used = [v.candidate for v in plan.variants]
-    rest = [c for c in plan.candidates if c not in used]
-    return list(dict.fromkeys(used)) + rest if rest else used
-
-
-def candidates_table(plan: Plan) -> str:
-    """One line a candidate: form, splits, cost, standing."""
-    lines: list[str] = []
-    for number, candidate in enumerate(plan.found.candidates, 1):
-        costs = ", ".join(f"{name} {text}" for name, text in candidate.cost)
-        marks = [
-            *(f"split over {dim}" for dim in candidate.splits),
-            *(["reassociated"] if candidate.reassociated else []),
-            *([] if candidate.stable else ["unstable"]),
+def chosen_text(plan: Plan, chosen: Ranked) -> str:
+    """A candidate's derivation, proof, Folds, conditions, and its cost before and after."""
+    candidate = chosen.candidate
+    return "\n".join(
+        [
+            derivation_text(candidate),
+            f"\nProof: {proof_of(candidate)}",
+            f"\nFolds (how each dim is reduced piece by piece)\n{folds_text(candidate)}",
+            f"\nNumeric conditions\n{conditions_text(candidate)}",
+            f"\nCost before and after\n{before_after(plan, candidate)}",
         ]
-        note = f" ({', '.join(marks)})" if marks else ""
-        lines.append(f"{number:2}. {candidate.form}{note}\n      {costs}")
-    counts = ", ".join(f"{name} {count}" for name, count in plan.found.counts.items())
-    return "\n".join([*lines, f"counts: {counts}"])
+    )
 
 
-def derivation(candidate: Candidate) -> str:
-    """Numbered laws with what they change, the Folds, and the numeric conditions."""
-    lines: list[str] = []
-    for number, step in enumerate(candidate.derivation, 1):
-        lines.append(f"{number:2}. {step.law}" + (f", at {step.place}" if step.place else ""))
-        if step.before:
-            lines.append(f"      from {step.before}")
-        if step.after:
-            lines.append(f"      to   {step.after}")
-    if not candidate.derivation:
-        lines.append("as the user wrote it")
-    for fold in candidate.folds:
-        values = ", ".join(candidate.program.names.get(v.node, v.name) for v in fold.values)
-        lines.append(f"fold over {fold.over}: state ({', '.join(fold.state)}) gives {values}")
-        if fold.reason:
-            lines.append(f"      {fold.reason}")
-    for condition in candidate.conditions:
-        verdict = "holds" if condition.holds else "does not hold"
-        lines.append(
-            f"{condition.kind} of {condition.subject}: {condition.bound} {verdict} ({condition.why})"
-        )
+def before_after(plan: Plan, candidate: Candidate) -> str:
+    """The symbolic cost of the user's program and of a candidate, in numbers at the first representative."""
+    point = plan.representatives[0]
+    lines = [f"at {dynamic_text(plan, point)}"]
+    for title, one in (("as written", plan.found.candidates[0]), (candidate.form, candidate)):
+        values = [(name, at(text, point)) for name, text in one.cost]
+        texts = [f"{COSTS.get(name, name)} {value:,}" for name, value in values if value is not None]
+        lines.append(f"  {title}: {', '.join(texts)}")
     return "\n".join(lines)
-
-
-def schedule_text(ranked: Ranked) -> str:
-    """The tile program and what the cost model says of it."""
-    return f"{print_tiles(ranked.tiles)}\ncost model: {ranked.cost}"
 
 
 def rejected(plan: Plan) -> str:
-    """The tile programs that ranked below the chosen ones, and the candidates that the settings leave out."""
-    lines: list[str] = []
-    for point, ranked in zip(plan.representatives, plan.ranked, strict=True):
-        lines.append(f"at {sizes_text(point)}:")
-        best = ranked[0].cost.seconds
-        for other in ranked[1:]:
-            ratio = other.cost.seconds / best if best else 1.0
-            lines.append(f"  {other.tiles.name} of '{other.candidate.form}': {ratio:.2f}x the modelled time")
+    """What the search dropped and why, what the settings leave out, and the tile programs that rank below."""
+    lines = [counts_text(plan.found)]
     kept = {c.form for c in plan.candidates}
+    settings = knobs()
     for candidate in plan.found.candidates:
         if candidate.form not in kept:
-            why = "changes the operation count class" if candidate.reassociated else "numerically unstable"
-            lines.append(f"'{candidate.form}' left out: {why}")
-    return "\n".join(lines)
-
-
-def sizes_text(sizes: Mapping[Dim, int]) -> str:
-    return ", ".join(f"{dim}={value}" for dim, value in sizes.items())
+            lines.append(f"candidate '{candidate.form}' left out: {left_out(candidate, settings)}")
+    return "\n".join([*lines, others_text(plan)])
 
 
 def as_data(plan: Plan) -> dict[str, object]:
@@ -114,25 +115,50 @@ def as_data(plan: Plan) -> dict[str, object]:
         "program": print_program(plan.program),
         "target": plan.target,
         "counts": dict(plan.found.counts),
-        "candidates": [
+        "candidates": [_candidate_data(plan, c) for c in plan.found.candidates],
+        "variants": [_variant_data(plan, v) for v in plan.variants],
+        "considered": [
             {
-                "form": c.form,
-                "stable": c.stable,
-                "reassociated": c.reassociated,
-                "splits": [str(d) for d in c.splits],
-                "cost": dict(c.cost),
-                "program": print_program(c.program),
-                "derivation": [[s.law, s.place, s.before, s.after] for s in c.derivation],
+                "sizes": {str(d): n for d, n in point.items()},
+                "ranked": [
+                    {"form": r.candidate.form, "seconds": r.cost.seconds, "tiles": print_tiles(r.tiles)}
+                    for r in ranked
+                ],
             }
-            for c in plan.found.candidates
+            for point, ranked in zip(plan.representatives, plan.ranked, strict=True)
         ],
-        "variants": [
-            {
-                "form": v.candidate.form,
-                "tiles": print_tiles(v.tiles),
-                "seconds": v.cost.seconds,
-                "source": emit(v.tiles, plan.target).text,
-            }
-            for v in plan.variants
+    }
+
+
+def _candidate_data(plan: Plan, candidate: Candidate) -> dict[str, object]:
+    return {
+        "form": candidate.form,
+        "used": candidate.form in {c.form for c in plan.candidates},
+        "stable": candidate.stable,
+        "reassociated": candidate.reassociated,
+        "splits": [str(d) for d in candidate.splits],
+        "cost": dict(candidate.cost),
+        "proof": proof_of(candidate),
+        "derivation": [
+            {"law": s.law, "place": s.place, "before": s.before, "after": s.after}
+            for s in candidate.derivation
         ],
+        "conditions": [
+            {"kind": c.kind, "subject": c.subject, "bound": c.bound, "holds": c.holds, "why": c.why}
+            for c in candidate.conditions
+        ],
+        "text": print_candidate(candidate),
+    }
+
+
+def _variant_data(plan: Plan, variant: Ranked) -> dict[str, object]:
+    cost = variant.cost
+    return {
+        "form": variant.candidate.form,
+        "best_at": [{str(d): n for d, n in p.items()} for p in points_of(plan, variant)],
+        "facts": facts(variant.tiles),
+        "maps": maps_text(variant.tiles),
+        "tiles": print_tiles(variant.tiles),
+        "cost": {name: getattr(cost, name) for name in cost.__dataclass_fields__},
+        "source": emit(variant.tiles, plan.target).text,
     }

@@ -421,9 +421,7 @@ class Builder:
         for index in node.bound:
             if index not in bound and index.dim in env.pieces and env.pieces[index.dim] not in bound.values():
                 bound = {**bound, index: env.pieces[index.dim]}
-        rest = [
-            n for n, index in enumerate(node.bound) if index not in bound and not self._spanned(index.dim)
-        ]
+        rest = [n for n, i in enumerate(node.bound) if i not in bound and not self._spanned(i.dim)]
         if not rest:
             return (yield self._direct(env, node, terms, bound))
         if isinstance(node.bound[rest[0]].dim, Part):

@@ -17,7 +17,7 @@ from cleave.schedule.tiles import Tensor
 @dataclass(frozen=True, slots=True)
 class Root:
     """What a kernel stores: a node of the program, or a state of a source, into `tensor`. `order` lists
-    the root's axes as the tensor's layout has them; `first` axes of a part kernel come from the split."""
+    the root's axes as the tensor's layout has them (behind the axis of the parts, for a state)."""
 
     tensor: Tensor
     order: tuple[int, ...]

@@ -41,6 +41,7 @@ def identity(kind: str, dtype: str) -> Number:
 
 
 def sum_up(graph: Graph, kind: str, over: tuple[Index, ...], arg: Value, dtype: str) -> Value:
+    """A reduction over the current spans of `over`, accumulated wide; indices the argument lacks count."""
     missing = tuple(i for i in over if i not in arg.axes)
     if missing:
         arg = spread(graph, arg, (*arg.axes, *missing))
@@ -63,8 +64,8 @@ def product(graph: Graph, over: tuple[Index, ...], args: list[Value], dtype: str
         small = min(args, key=lambda a: (len(a.axes), a.serial))
         others = [a for a in args if a is not small]
         host = min(others, key=lambda a: (len(set(small.axes) - set(a.axes)), len(a.axes), a.serial))
-        product = graph.compute("mul", wide, (host, small))
-        args = [product if a is host else a for a in others]
+        both = graph.compute("mul", wide, (host, small))
+        args = [both if a is host else a for a in others]
     left, right = args
     rows = set(left.axes) - set(right.axes) - set(over)
     columns = set(right.axes) - set(left.axes) - set(over)
@@ -77,6 +78,7 @@ def product(graph: Graph, over: tuple[Index, ...], args: list[Value], dtype: str
 
 
 def narrowed(graph: Graph, value: Value, dtype: str) -> Value:
+    """The value in the dtype of its node."""
     if value.dtype == dtype:
         return value
     return graph.compute("cast", dtype, (value,))

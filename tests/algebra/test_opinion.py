@@ -1,0 +1,89 @@
+"""The second opinion against the reference, and its points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from algebra.pairs import program, refuted
+from cleave.algebra import opinion
+from cleave.algebra.opinion import Meaning, Point, compare, points
+from cleave.ir.dims import Parts, size_of
+from cleave.ir.ops import Input, Scalar
+from cleave.ir.program import Program
+from cleave.ir.reference import evaluate
+from programs import PROGRAMS
+
+
+def arrays(program: Program, point: Point) -> tuple[dict[str, np.ndarray], Meaning]:
+    """The input values of a point as arrays in the caller's layout."""
+    meaning = Meaning(program, point)
+    found: dict[str, np.ndarray] = {}
+    for node in program.inputs:
+        assert isinstance(node.op, Input | Scalar)
+        shape = tuple(point.extent(i.dim) for i in node.axes)
+        kind = np.bool_ if node.dtype == "bool" else np.int64 if node.dtype[0] in "iu" else np.float64
+        array = np.zeros(shape, kind)
+        for where in np.ndindex(*shape):
+            array[where] = kind(float(meaning.node(node, where)))
+        if isinstance(node.op, Input):
+            groups = [int(np.prod([point.extent(d) for d in g], dtype=int)) for g in node.op.layout]
+            array = array.reshape(groups)
+        found[node.op.name] = array if isinstance(node.op, Input) else array[()]
+    return found, meaning
+
+
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "slices"])
+def test_agrees_with_the_reference(name: str) -> None:
+    found = PROGRAMS[name]
+    for point in points(found, count=2, seed=3):
+        inputs, meaning = arrays(found, point)
+        cuts = {dim.of: parts for dim, parts in point.partitions.items() if isinstance(dim, Parts)}
+        expected = evaluate(found, inputs, dict(point.sizes), cuts)
+        for result in found.outputs:
+            order = [n for g in result.layout for n in g]
+            shape = tuple(size_of(result.node.axes[n].dim, point.sizes) for n in order)
+            got = np.array([float(meaning.at(result, w)) for w in np.ndindex(*shape)]).reshape(shape)
+            want = expected[result.name].reshape(shape).astype(float)
+            known = ~np.isnan(got)  # the reference reads the nearest element where a term leaves its axis
+            assert known.any() and np.allclose(got[known], want[known], rtol=1e-9, atol=1e-12)
+
+
+def test_points_are_repeatable_and_differ() -> None:
+    found = PROGRAMS["split_softmax"]
+    one, two = list(points(found, count=6)), list(points(found, count=6))
+    assert one == two and len({p.describe() for p in one}) > 2
+    assert any(0 in parts for p in points(found, count=20) for parts in p.partitions.values())
+    assert all(sum(parts) == p.extent(dim.of) for p in one for dim, parts in p.partitions.items())  # type: ignore[union-attr]
+
+
+def test_finds_a_difference_and_describes_it() -> None:
+    a = program("x[N]", "y[n: N] = mul(x[n], x[n])\n-> y[n]")
+    b = program("x[N]", "y[n: N] = add(x[n], x[n])\n-> y[n]")
+    text = refuted(a, b)
+    assert "|N| = " in text and "against" in text and "x[" in text
+    assert not refuted(a, a)
+
+
+def test_tiny_differences_are_seen_and_rounding_is_not() -> None:
+    a = program("x[N]", "e[n: N] = exp(x[n])\ny[n: N] = log(e[n])\n-> y[n]")
+    same = program("x[N]", "y[n: N] = add(x[n], 0.0)\n-> y[n]")
+    near = program("x[N]", "y[n: N] = add(x[n], 1e-18)\n-> y[n]")
+    assert not refuted(a, same)
+    assert refuted(same, near)
+
+
+def test_where_only_the_second_is_undefined() -> None:
+    a = program("x[N]", "y[n: N] = abs(x[n])\n-> y[n]")
+    b = program("x[N]", "r[n: N] = sqrt(x[n])\ny[n: N] = mul(r[n], r[n])\n-> y[n]")
+    found = [d for p in points(a, b) if (d := compare(a, b, p)) is not None]
+    assert found and not any(d.defined for d in found)
+
+
+def test_sizes_follow_the_program() -> None:
+    for point in points(PROGRAMS["slices"], count=5):
+        assert (
+            point.extent(PROGRAMS["slices"].sizes[0][0])
+            == point.extent(PROGRAMS["slices"].inputs[0].axes[0].dim) - 2
+        )
+    assert opinion.DIGITS >= 30

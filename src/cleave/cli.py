@@ -9,6 +9,7 @@ stderr, and only to a terminal. torch and the compiler are imported by the comma
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -223,13 +224,11 @@ def _stage(stage: Emit | None, target: Target | None) -> tuple[Emit, Target]:
 def loaded_from(where: str, as_json: bool) -> Loaded:
     """A loaded program file's function. What the file itself raises becomes `Invalid`."""
     with progress(f"reading {where}", as_json):
-        import torch
-
         from cleave.frontend.files import load
         from cleave.frontend.jit import ORDINARY
 
-        # It prints the traceback of what is reported here in one line.
-        torch._subclasses.fake_tensor.log.disabled = True
+        # It prints tracebacks of what is reported here in one line.
+        logging.getLogger("torch._subclasses.fake_tensor").disabled = True
         try:
             return load(where)
         except ORDINARY as error:
@@ -363,7 +362,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(lines[:MOST_LINES] + more), file=sys.stderr)
         code = FAILED
     except (typer.Abort, KeyboardInterrupt):
-        print("cleave: interrupted", file=sys.stderr)
         code = INTERRUPTED
     except MISUSE as error:
         error.show()  # pyright: ignore[reportAttributeAccessIssue]

@@ -62,11 +62,11 @@ SCRIPT = """
     refused("argument w has dtype torch.float32, expected torch.float16", x, w.float())
     refused("argument x is a float, expected a tensor", 1.0, w)
     refused("argument x is on meta, expected cpu", x.to("meta"), w)
-    refused("axis 1 of w", x, w[:, :4])
+    refused(r"argument w has size 4 on axis 1 \\(K\\), expected 9", x, w[:, :4])
 
     attention = TritonLauncher(te.attention().tiles, "interpret")
     q, k = torch.randn(10, 3, 16), torch.randn(2, 3, 16)
-    with pytest.raises(Invalid, match="G has size 5"):
+    with pytest.raises(Invalid, match="G"):
         attention(q, k, k, 1.0)
     with pytest.raises(Invalid, match="argument scale is a str"):
         attention(q[:4], k, k, "1")
@@ -133,7 +133,7 @@ def test_source_that_triton_refuses_is_a_build_error(tmp_path: Path) -> None:
 
 
 def test_spills_are_seen(tmp_path: Path) -> None:
-    example = te.softmax_keep(16, 4096)
+    example = te.softmax_keep(4, 2048)
     kernels = tuple(replace(kernel, warps=1) for kernel in example.tiles.kernels)
     with scope(cache_dir=tmp_path):
         report, = compile_for(emit(replace(example.tiles, kernels=kernels)))

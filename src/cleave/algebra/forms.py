@@ -16,26 +16,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from hashlib import blake2b
 
 from cleave.algebra import label
-from cleave.algebra.terms import Env, indices, leaf_text, size_extent, term_text, union_parts
+from cleave.algebra.terms import Env, digest, indices, leaf_text, size_extent, term_text, union_parts
 from cleave.ir.dims import Atom, Dim, Index, Join, Part, Parts, Term
 from cleave.ir.ops import Input, Node, Scalar
 
 NOTHING: frozenset[Index] = frozenset()
-_NO_ENV: Env = {}
 _counter = itertools.count(1)
 
 
 def fresh(dim: Dim) -> Index:
     """An index over `dim` that occurs nowhere else."""
     return Index(dim, -next(_counter))
-
-
-def digest(text: str) -> str:
-    """16 bytes of BLAKE2 as hexadecimal text."""
-    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class Keyed:
@@ -51,7 +44,7 @@ class Keyed:
     def key(self) -> str:
         """A digest of the structure, the same for every naming of bound indices."""
         if self._key is None:
-            self._key = digest(self._spell(_NO_ENV))
+            self._key = digest(self._spell({}))
         return self._key
 
     @property
@@ -62,7 +55,7 @@ class Keyed:
         return self._free
 
     def text(self, env: Env) -> str:
-        """The key under names for some of the free indices."""
+        """The key, under names for some of the free indices."""
         return self.key if not env or self.free.isdisjoint(env) else digest(self._spell(env))
 
     def _spell(self, env: Env) -> str:
@@ -111,11 +104,10 @@ class Poly(Keyed):
     @property
     def factor(self) -> Factor | None:
         """The factor, if the polynomial is nothing but one factor."""
-        found = self.single
-        if found is None or found[1] != 1 or len(found[0].factors) != 1 or found[0].exponent.terms:
+        mono, c = self.single or (UNIT, 0)
+        if c != 1 or len(mono.factors) != 1 or mono.exponent.terms or mono.factors[0][1] != 1:
             return None
-        factor, power = found[0].factors[0]
-        return factor if power == 1 else None
+        return mono.factors[0][0]
 
     @property
     def ordered(self) -> list[tuple[Mono, Fraction]]:
@@ -149,7 +141,7 @@ class Mono(Keyed):
         return self.exponent.free.union(*(f.free for f, _ in self.factors))
 
     def power_of(self, factor: Factor) -> Fraction:
-        """The exponent of a factor (0 if it does not occur)."""
+        """The exponent of a factor, 0 if it does not occur."""
         return next((e for f, e in self.factors if f == factor), Fraction(0))
 
 
@@ -223,6 +215,7 @@ class Place(Factor):
 
     @property
     def term(self) -> Term:
+        """The leaf as a term."""
         return Term(((self.leaf, 1),))
 
     def _spell(self, env: Env) -> str:
@@ -418,9 +411,9 @@ ONE = Poly({UNIT: Fraction(1)})
 
 def is_predicate(factor: Factor) -> bool:
     """Is the factor's value always 0 or 1?"""
-    if isinstance(factor, Element):
-        return factor.node.dtype == "bool"
-    return isinstance(factor, Predicate | Some)
+    return (
+        factor.node.dtype == "bool" if isinstance(factor, Element) else isinstance(factor, Predicate | Some)
+    )
 
 
 def constant(value: int | Fraction) -> Poly:
@@ -451,7 +444,7 @@ def children(value: Keyed) -> tuple[Keyed, ...]:
             return (value.guard, value.value)
         case Max() | Some():
             return value.entries
-        case Power() | Log():
+        case Based():
             return (value.base,)
         case Apply():
             return value.args

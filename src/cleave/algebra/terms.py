@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 
 from cleave.ir.dims import (
     Dim,
@@ -22,6 +23,11 @@ from cleave.ir.ops import Input
 
 Env = Mapping[Index, str]
 """Names for indices while a text is made; indices that it lacks are named by dim and number."""
+
+
+def digest(text: str) -> str:
+    """16 bytes of BLAKE2 as hexadecimal text."""
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def indices(term: Term) -> frozenset[Index]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from cleave.codegen.cpp_contract import write_product
 from cleave.codegen.cpp_frame import Frame, Span, memory_type
 from cleave.codegen.cpp_nest import write_nest
-from cleave.codegen.cpp_plan import Plan, plan
+from cleave.codegen.cpp_plan import plan
+from cleave.codegen.cpp_rooms import Plan
 from cleave.codegen.cpp_text import TILE_TYPES, Namer, Text, indent, least, loop_head, minus, plus, times
 from cleave.codegen.cpp_tiles import Item, Nest, Pass, Product, Tile
 from cleave.codegen.source import Argument, Entry, Source
@@ -265,15 +266,12 @@ class _Function:
         update reads is copied first."""
         lines: list[str] = []
         held: dict[Tile, str] = {}
-        changed = {carried.root for carried, _ in item.updates}
-        for carried, value in item.copies:
-            if value.root in changed and value.root is not carried.root and value.root not in held:
-                held[value.root] = self.frame.names.name(f"{value.name}_before")
-        for tile, name in held.items():
+        for tile, room in item.held.items():
+            name = held[tile] = self.frame.names.name(f"{tile.text}_before")
             count = times(*(self.frame.count(i) for i in tile.axes))
             if tile.axes:
-                lines.append(f"{tile.kind} {name}[{tile.capacity}];")
-                lines.append(f"for (i64 e = 0; e < {count}; ++e) {name}[e] = {tile.text}[e];")
+                lines.append(f"{tile.kind}* const {name} = tile<{tile.kind}>(memory, {room.offset});")
+                lines.append(f"{loop_head('e', count)} {name}[e] = {tile.text}[e];")
             else:
                 lines.append(f"const {tile.kind} {name} = {tile.text};")
         for carried, value in item.copies:

@@ -81,6 +81,7 @@ class _Writer:
         self.known: dict[Tile, str] = {}
         self.writes: list[tuple[int, str]] = []
         self.units: list[str] = []
+        self.sums: list[str] = []
         order = self._order()
         for group in self._merge(order):
             count = times(*(frame.count(i) for i in group))
@@ -368,6 +369,8 @@ class _Writer:
         self._declare(tile)
         name = self._local(tile)
         self.levels[depth - 1].lines.append(f"{tile.kind} {name} = {start};")
+        if depth == 1:
+            self.sums.append(name)
         innermost.lines.append(combine(kind, tile.dtype, name, text))
         innermost.clauses.append(f"reduction({self._clause(kind, tile.dtype)}: {name})")
         done = f"round_{tile.dtype}({name})" if tile.dtype in ("f16", "bf16") else name
@@ -406,11 +409,12 @@ class _Writer:
             return body
         parameters = ", ".join(f"auto {unit}" for unit in units)
         test = " && ".join(f"{unit} == 1" for unit in units)
+        captures = ", ".join(["=", *(f"&{name}" for name in self.sums)])  # by value: it vectorises
         once, general = ", ".join("unit" for _ in units), ", ".join(units)
         head, loops = self._split_root(body)
         return [
             *head,
-            f"const auto sweep = [&]({parameters}) {{",
+            f"const auto sweep = [{captures}]({parameters}) {{",
             *indent(loops),
             "};",
             f"if ({test}) sweep({once});",

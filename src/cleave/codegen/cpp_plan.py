@@ -1,21 +1,31 @@
-"""In which loops a C++ kernel runs its operations, and where its tiles stand.
+"""In which loops a C++ kernel runs its operations.
 
 Operations are gathered into items: a `Nest` takes every operation over one set of indices that may run at
-its place, a `Product` is a contraction for the micro-kernel, a `Pass` is a loop of the tile program. Tiles
-that one nest makes and uses live in registers; the others get rooms in one block of scratch memory, shared
-by tiles that do not live at the same time. An accumulator and the value that updates it are one room where
-nothing reads the old value any more.
+its place, a `Product` is a contraction for the micro-kernel, a `Pass` is a loop of the tile program. What is
+cheap is written where it is used; a contraction absorbs an addition to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from cleave.codegen.cpp_math import COSTLY
 from cleave.codegen.cpp_roles import roles_of
-from cleave.codegen.cpp_text import MEMORY_TYPES, TILE_BYTES
-from cleave.codegen.cpp_tiles import Item, Nest, Op, Pass, Product, Room, Tile, is_linear, resolve
+from cleave.codegen.cpp_rooms import Plan, place
+from cleave.codegen.cpp_text import MEMORY_TYPES
+from cleave.codegen.cpp_tiles import (
+    Item,
+    Nest,
+    Op,
+    Pass,
+    Product,
+    Tile,
+    all_ops,
+    is_linear,
+    is_total,
+    leaves_of,
+    resolve,
+)
 from cleave.ir.dims import Dim
 from cleave.ir.ops import FLOATS
 from cleave.schedule.tiles import (
@@ -27,12 +37,8 @@ from cleave.schedule.tiles import (
     Load,
     Locate,
     Measure,
-    ReduceTile,
     Store,
 )
-
-PANEL_BYTES = 32 * 1024
-"""Scratch of a product: `kDepth * kColumns` doubles at most (cpp_runtime.h)."""
 
 INLINE_LIMIT = 8
 """Operations that are written again at each use rather than kept in a tile."""
@@ -41,39 +47,60 @@ SMALL_LOAD = 2048
 """Elements that a load may have and be moved to the front of its body."""
 
 
-@dataclass(slots=True)
-class Plan:
-    """The items of a kernel, its tiles in memory in the order of their making, and the scratch it needs."""
-
-    items: list[Item]
-    kept: list[Tile]
-    rooms: dict[Tile, Room]
-    scratch: int
-
-
 def plan(kernel: Kernel, known: Callable[[Dim], int | None]) -> Plan:
     """Gather the operations of a kernel and place its tiles. `known` gives the sizes that are fixed."""
     ops = resolve(kernel, known)
     scalars = {t.name for t in kernel.tensors if t.role == "scalar"}
-    written = {op.statement.tensor for op in _all(ops) if isinstance(op.statement, Store)}
+    written = {op.statement.tensor for op in all_ops(ops) if isinstance(op.statement, Store)}
     types = {t.name: MEMORY_TYPES[t.dtype] for t in kernel.tensors}
     gather = _Gatherer(scalars, written, types)
     gather.choose_inline(ops)
     gather.choose_products(ops)
-    items = gather.run(ops, None)
-    kept = _keep(items)
-    _share(items)
-    _reuse(items, set())
-    rooms, size = _place(items)
-    return Plan(items, kept, rooms, size)
+    return place(gather.run(ops, None))
 
 
-def _all(ops: Iterable[Op | Pass]) -> Iterable[Op]:
-    for op in ops:
-        if isinstance(op, Pass):
-            yield from _all(op.ops)
+class _Body:
+    """The items of one body so far, and at which of them tiles are made and tensors are touched."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self._made: dict[Tile, int] = {}
+        self._stored: dict[str, int] = {}
+        self._loaded: dict[str, int] = {}
+
+    def add(self, item: Item, makes: Sequence[Tile]) -> None:
+        """An item of its own, after all others."""
+        self._made.update(dict.fromkeys(makes, len(self.items)))
+        self.items.append(item)
+
+    def join(self, op: Op) -> None:
+        """Put an operation into the last nest that can take it, or into a new one."""
+        statement = op.statement
+        first = statement.first if isinstance(statement, Store) else ()
+        number = len(self.items)
+        for place in range(number - 1, self._earliest(op) - 1, -1):
+            item = self.items[place]
+            if isinstance(item, Nest) and item.space == op.space and item.first == first:
+                number = place
+                item.ops.append(op)
+                break
         else:
-            yield op
+            self.items.append(Nest(op.space, first, [op]))
+        if op.out is not None:
+            self._made[op.out] = number
+        if isinstance(statement, Load):
+            self._loaded[statement.tensor] = max(number, self._loaded.get(statement.tensor, -1))
+        elif isinstance(statement, Store):
+            self._stored[statement.tensor] = number
+
+    def _earliest(self, op: Op) -> int:
+        """The first item at which an operation may run."""
+        place = max((self._made.get(t, -1) + is_total(t) for t in leaves_of(op.reads)), default=0)
+        if isinstance(op.statement, Load | Store):
+            place = max(place, self._stored.get(op.statement.tensor, -1) + 1)
+        if isinstance(op.statement, Store):
+            place = max(place, self._loaded.get(op.statement.tensor, -1) + 1)
+        return max(place, 0)
 
 
 class _Gatherer:
@@ -89,7 +116,7 @@ class _Gatherer:
     def choose_inline(self, ops: Sequence[Op | Pass]) -> None:
         """Literals, sizes, positions and what is cheap to make of them are written where they are used."""
         weight: dict[Tile, int] = {}
-        for op in _all(ops):
+        for op in all_ops(ops):
             tile = op.out
             if tile is None or any(_wants_memory(user) for user in tile.users):
                 continue
@@ -165,59 +192,25 @@ class _Gatherer:
 
     def run(self, ops: Sequence[Op | Pass], around: Pass | None) -> list[Item]:
         """The items of a body."""
-        items: list[Item] = []
-        made: dict[Tile, int] = {}
-        stored: dict[str, int] = {}
-        loaded: dict[str, int] = {}
-        inside = set(_all(ops))
-
-        def join(op: Op) -> None:
-            if op.out is not None and op.out.where in ("inline", "direct"):
-                return
-            after = max((made.get(t, -1) + _is_total(t) for t in _leaves(op.reads)), default=-1)
-            statement = op.statement
-            if isinstance(statement, Load):
-                after = max(after, stored.get(statement.tensor, -1) + 1)
-            if isinstance(statement, Store):
-                after = max(after, stored.get(statement.tensor, -1) + 1, loaded.get(statement.tensor, -1) + 1)
-            first = statement.first if isinstance(statement, Store) else ()
-            space = op.space
-            for number in range(len(items) - 1, max(after, 0) - 1, -1):
-                item = items[number]
-                if isinstance(item, Nest) and item.space == space and item.first == first:
-                    break
-            else:
-                items.append(Nest(space, first))
-                number = len(items) - 1
-            nest = items[number]
-            assert isinstance(nest, Nest)
-            nest.ops.append(op)
-            if op.out is not None:
-                made[op.out] = number
-            if isinstance(statement, Load):
-                loaded[statement.tensor] = max(number, loaded.get(statement.tensor, -1))
-            if isinstance(statement, Store):
-                stored[statement.tensor] = number
-
+        body = _Body()
+        inside = set(all_ops(ops))
         for op in self._loads_first(ops):
             if isinstance(op, Pass):
                 op.items = self.run(op.ops, op)
-                items.append(op)
-                made.update({carried: len(items) - 1 for carried in _carried(op)})
-            elif op in self.products and self.products[op] is op.out:
-                items.append(Product(op, self.products[op]))
-                made[self.products[op]] = len(items) - 1
+                body.add(op, _carried(op))
+            elif op in self.products:
+                if op.out is not None and self.products[op] is op.out:
+                    body.add(Product(op, op.out), [op.out])
             elif op in self.starts:
                 contract, start = self.starts[op]
                 assert op.out is not None
                 if not self._same_room(op, op.out, start, around, inside):
                     start = _copy(start, op, op.out)
-                    join(start.maker)
-                items.append(Product(contract, op.out, start))
-                made[op.out] = len(items) - 1
-            elif op not in self.products:
-                join(op)
-        return items
+                    body.join(start.maker)
+                body.add(Product(contract, op.out, start), [op.out])
+            elif op.out is None or op.out.where not in ("inline", "direct"):
+                body.join(op)
+        return body.items
 
     def _loads_first(self, ops: Sequence[Op | Pass]) -> list[Op | Pass]:
         """Small loads that depend on nothing go to the front: they then part no nests that could be one."""
@@ -278,208 +271,7 @@ def _wants_memory(user: Op | Pass) -> bool:
     return isinstance(user, Pass) or isinstance(user.statement, ContractTile)
 
 
-def _is_total(tile: Tile) -> bool:
-    """Is a tile complete only after the nest that makes it?"""
-    return isinstance(tile.maker.statement, ReduceTile | ContractTile)
-
-
-def _leaves(tiles: Iterable[Tile]) -> Iterable[Tile]:
-    """Tiles, and those below inline ones."""
-    for tile in tiles:
-        if tile.where == "inline":
-            yield from _leaves(tile.maker.reads)
-        else:
-            yield tile
-
-
 def _carried(loop: Pass) -> list[Tile]:
     """All accumulators that a loop, and the loops inside it, change."""
     inner = [tile for op in loop.ops if isinstance(op, Pass) for tile in _carried(op)]
     return [*(carried for carried, _ in loop.updates), *inner]
-
-
-# ---------------------------------------------------------------- rooms
-
-
-def _keep(items: Sequence[Item]) -> list[Tile]:
-    """Decide which tiles stand in memory: all in the order of their making."""
-    kept: list[Tile] = []
-
-    def keep(tile: Tile) -> None:
-        tile.where = "memory"
-        kept.append(tile)
-
-    for item in items:
-        match item:
-            case Nest(ops=ops):
-                for op in ops:
-                    tile = op.out
-                    if tile is None:
-                        continue
-                    total = isinstance(op.statement, ReduceTile | ContractTile | Carry)
-                    if total or any(isinstance(u, Pass) or u not in ops for u in tile.users):
-                        keep(tile)
-            case Product(out=out):
-                keep(out)
-            case Pass():
-                kept += _keep(item.items)
-    return kept
-
-
-def _share(items: Sequence[Item]) -> None:
-    """Give updates the room of their accumulators, and products that of their starts."""
-    for item in items:
-        if isinstance(item, Product) and item.start and not isinstance(item.start.maker.statement, Carry):
-            item.start.same = item.out
-        if not isinstance(item, Pass):
-            continue
-        _share(item.items)
-        taken: set[Tile] = set()
-        for carried, value in item.updates:
-            if value not in taken and _overwrites(item, carried, value):
-                value.same = carried.root
-                taken.add(value)
-            else:
-                item.copies.append((carried, value))
-
-
-def _reuse(items: Sequence[Item], before: set[Op | Pass]) -> None:
-    """Let a nest write a tile over one that it reads for the last time, element by element."""
-    done = set(before)
-    for item in items:
-        match item:
-            case Pass():
-                _reuse(item.items, set())
-                done |= {item, *_all(item.ops)}
-            case Product(op=op, out=out):
-                done |= {op, out.maker}
-            case Nest(space=space, ops=ops):
-                done |= set(ops)
-                free = [
-                    tile
-                    for op in ops
-                    for tile in op.args
-                    if tile.where == "memory"
-                    and tile.axes
-                    and frozenset(tile.axes) == space
-                    and set(tile.users) <= done
-                    and not isinstance(tile.maker.statement, Carry)
-                    and tile.maker in done - set(ops)
-                ]
-                for op in ops:
-                    out = op.out
-                    if out is None or out.where != "memory" or out.same is not None or _is_total(out):
-                        continue
-                    for tile in free:
-                        if tile.axes == out.axes and tile.kind == out.kind and out.root is not tile.root:
-                            out.same = tile.root
-                            free = [other for other in free if other.root is not tile.root]
-                            break
-
-
-def _overwrites(loop: Pass, carried: Tile, value: Tile) -> bool:
-    """May the value be written where the accumulator stands?"""
-    if value.axes != carried.axes or value.kind != carried.kind or value.same is not None:
-        return False
-    if any(v is carried for _, v in loop.updates):
-        return False
-    written = _first_write(loop.items, value)
-    if written is None:
-        return False
-    for number, item in enumerate(loop.items):
-        if number < written or not _item_reads(item, carried):
-            continue
-        if number > written:
-            return False
-        if isinstance(item, Nest):
-            maker = value.maker if value.maker in item.ops else None
-            pointwise = maker is None or isinstance(maker.statement, Compute)
-            if item.space != frozenset(carried.axes) or not pointwise:
-                return False
-        elif not (isinstance(item, Product) and item.start is carried):
-            return False
-    return True
-
-
-def _first_write(items: Sequence[Item], value: Tile) -> int | None:
-    """The number of the item that first writes the room of a value."""
-    for number, item in enumerate(items):
-        if isinstance(item, Nest) and any(op.out is not None and op.out.root is value for op in item.ops):
-            return number
-        if isinstance(item, Product) and item.out is value:
-            return number
-    return None
-
-
-def _item_reads(item: Item, tile: Tile) -> bool:
-    match item:
-        case Nest(ops=ops):
-            return any(tile in _leaves(op.reads) for op in ops)
-        case Product(op=op, start=start):
-            return tile in op.reads or tile is start
-        case Pass(items=items, updates=updates):
-            return any(tile in pair for pair in updates) or any(_item_reads(i, tile) for i in items)
-
-
-def _place(items: Sequence[Item]) -> tuple[dict[Tile, Room], int]:
-    """Rooms for the tiles in memory, and the size of the whole block."""
-    rooms: dict[Tile, Room] = {}
-    panels: list[Room] = []
-    clock = 0
-
-    def touch(tile: Tile) -> None:
-        root = tile.root
-        if tile.where != "memory" or not root.axes:
-            return
-        if root not in rooms:
-            rooms[root] = Room(_aligned(root.capacity * TILE_BYTES[root.kind]), clock, clock)
-        rooms[root].last = clock
-
-    def walk(body: Sequence[Item]) -> None:
-        nonlocal clock
-        for item in body:
-            clock += 1
-            match item:
-                case Nest(ops=ops):
-                    for op in ops:
-                        for tile in (*_leaves(op.reads), *([op.out] if op.out is not None else [])):
-                            touch(tile)
-                case Product(op=op, out=out, start=start):
-                    for tile in (*op.reads, out, *([start] if start is not None else [])):
-                        touch(tile)
-                    item.panel = Room(PANEL_BYTES, clock, clock)
-                    panels.append(item.panel)
-                case Pass(items=inner, updates=updates):
-                    begin = clock
-                    walk(inner)
-                    clock += 1
-                    for pair in updates:
-                        for tile in pair:
-                            touch(tile)
-                    for room in rooms.values():
-                        if room.first < begin < room.last:
-                            room.last = clock
-
-    walk(items)
-    return rooms, _pack([*rooms.values(), *panels])
-
-
-def _aligned(size: int) -> int:
-    return (size + 63) // 64 * 64
-
-
-def _pack(rooms: list[Room]) -> int:
-    """First fit by time; returns the size of the block."""
-    placed: list[Room] = []
-    for room in sorted(rooms, key=lambda r: r.first):
-        near = sorted(
-            (r for r in placed if r.first <= room.last and room.first <= r.last), key=lambda r: r.offset
-        )
-        offset = 0
-        for other in near:
-            if offset + room.size <= other.offset:
-                break
-            offset = max(offset, other.offset + other.size)
-        room.offset = offset
-        placed.append(room)
-    return max((r.offset + r.size for r in placed), default=0)

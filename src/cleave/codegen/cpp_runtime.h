@@ -413,6 +413,12 @@ inline float8 load8(const bf16* p) {
   return reinterpret_cast<float8>(__builtin_convertvector(raw, u32x8) << 16);
 }
 inline float8 load8(const f16* p) {
+#if defined(__F16C__) && defined(__GNUC__) && !defined(__clang__)
+  typedef short i16x8 __attribute__((vector_size(16)));
+  i16x8 raw;
+  __builtin_memcpy(&raw, p, sizeof raw);
+  return __builtin_ia32_vcvtph2ps256(raw);
+#endif
   float8 x;
   for (int l = 0; l < 8; ++l) x[l] = p[l];
   return x;

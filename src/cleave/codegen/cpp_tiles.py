@@ -6,7 +6,7 @@ type, accumulated in float or double; what is left over becomes pointwise operat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cleave.codegen.cpp_text import TILE_TYPES
@@ -77,13 +77,15 @@ class Op:
 
 @dataclass(eq=False, slots=True)
 class Pass:
-    """A loop: its body, the items that the body becomes, its updates, and those of them that need a copy."""
+    """A loop: its body, the items that the body becomes, its updates, those of them that need a copy, and
+    the accumulators that must be held for it because another update overwrites them first."""
 
     statement: Loop
     ops: list[Op | Pass]
     updates: list[tuple[Tile, Tile]]
     items: list[Item] = field(default_factory=list["Item"])
     copies: list[tuple[Tile, Tile]] = field(default_factory=list[tuple[Tile, Tile]])
+    held: dict[Tile, Room] = field(default_factory=dict["Tile", "Room"])
 
 
 @dataclass(eq=False, slots=True)
@@ -263,6 +265,29 @@ def factor_of(term: Term, index: Index) -> int:
         elif isinstance(leaf, Inject):
             total += factor * factor_of(leaf.term, index)
     return total
+
+
+def all_ops(ops: Iterable[Op | Pass]) -> Iterable[Op]:
+    """Operations, and those inside loops."""
+    for op in ops:
+        if isinstance(op, Pass):
+            yield from all_ops(op.ops)
+        else:
+            yield op
+
+
+def is_total(tile: Tile) -> bool:
+    """Is a tile complete only after the nest that makes it?"""
+    return isinstance(tile.maker.statement, ReduceTile | ContractTile)
+
+
+def leaves_of(tiles: Iterable[Tile]) -> Iterable[Tile]:
+    """Tiles, and those below inline ones."""
+    for tile in tiles:
+        if tile.where == "inline":
+            yield from leaves_of(tile.maker.reads)
+        else:
+            yield tile
 
 
 def _drop_unused(ops: list[Op | Pass]) -> bool:

@@ -192,9 +192,7 @@ class Body:
         for tile in tiles:
             total *= tile
         if total != lengths[axis] or any(tile != power_of_two(tile) for tile in tiles):
-            raise Infeasible(
-                f"a reduction over part of a lane of tiles {tiles}", hint="use powers of two, 16 in all or more"
-            )
+            raise Infeasible(f"a reduction over part of a lane of tiles {tiles}; use powers of two, 16 in all or more")
         split = (*lengths[:axis], *tiles, *lengths[axis + 1 :])
         text = f"tl.reshape({text}, {split})"
         for place in reversed(range(len(inside))):

@@ -175,9 +175,7 @@ class Scope:
         now = tuple(self.lanes.inside(lane, self.tiles) for lane in tile.lanes)
         if tile.made != now:
             raise Infeasible(
-                f"{name} is used in a loop over an index that shares a lane with its own",
-                hint="give the loop's index a lane of its own",
-            )
+                f"{name} is used in a loop over an index that shares a lane with its own; give the loop's index a lane of its own")
         return tile
 
     # ------------------------------------------------------------ blocks

@@ -96,7 +96,7 @@ class Lanes:
         for length in shape:
             total *= length
         if total > LARGEST:
-            raise Infeasible(f"a block of {total} elements; Triton allows {LARGEST}", hint="use smaller tiles")
+            raise Infeasible(f"a block of {total} elements; Triton allows {LARGEST}; use smaller tiles")
         return shape
 
 

@@ -113,7 +113,7 @@ class TritonLauncher(Launcher):
             )
         self.reports = () if self.interpreted else self._refuse()
         if self.interpreted:
-            quicken_interpreter()
+            mend_interpreter()
         self._calls: dict[Any, _Call] = {}
 
     def _refuse(self) -> tuple[Report, ...]:
@@ -320,13 +320,14 @@ def is_interpreted(module: ModuleType, source: Source) -> bool:
 
 
 @functools.cache
-def quicken_interpreter() -> None:
-    """Let Triton's interpreter reduce by the functions of generated modules in NumPy: it calls a function
-    that it does not know once per element, hundreds of times slower. NumPy's `max` passes NaN on as they do."""
-    from triton.runtime.interpreter import ReduceOps
+def mend_interpreter() -> None:
+    """Make Triton's interpreter fit for generated modules. It reduces by a function it does not know one
+    element at a time, hundreds of times slower than NumPy (whose `max` passes NaN on as ours do); and it
+    spreads the scalar result of a comparison over a block as a number of the compared type."""
+    from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
 
     known = {"larger": np.max, "smaller": np.min, "times": np.prod}
-    slow = ReduceOps.generic_reduce
+    slow, spread = ReduceOps.generic_reduce, InterpreterBuilder.create_splat
 
     def generic_reduce(self: Any, values: Any) -> Any:
         quick = known.get(getattr(getattr(self.combine_fn, "fn", None), "__name__", ""))
@@ -335,7 +336,13 @@ def quicken_interpreter() -> None:
         data = quick(values[0].handle.data, axis=self.axis, keepdims=self.keep_dims)
         return [self.to_tensor(data, values[0].dtype)]
 
+    def create_splat(self: Any, kind: Any, value: Any) -> Any:
+        if value.data.dtype != np.bool_:
+            return spread(self, kind, value)
+        return TensorHandle(np.full(kind.shape, value.data.reshape(-1)[0]), value.dtype.scalar)
+
     ReduceOps.generic_reduce = generic_reduce
+    InterpreterBuilder.create_splat = create_splat
 
 
 def options_of(entry: Entry) -> dict[str, Any]:

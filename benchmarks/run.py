@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ import cleave
 from benchmarks.harness import Outputs, Row, compare
 from benchmarks.suites import SUITES, Case, Sizes
 from cleave.errors import Invalid
+from cleave.pipeline import Compiled
+from cleave.report.schedule import bytes_text
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 DEFAULT_DTYPES = {"cpu": ("f32", "bf16"), "cuda": ("f16", "bf16")}
@@ -76,11 +79,37 @@ def run_case(
         }
         length = max(sizes.values())
         rows = compare(implementations, case.function, sets, device=device, length=length, budget=budget)
+        note_footprint(rows[-1], ours, sets[0])
         records += [record(case, phase, sizes, dtype, row) for row in rows]
         console.print(line(case, phase, sizes, dtype, rows))
     info = records[-1]
     info["case_seconds"] = time.perf_counter() - started
     return records
+
+
+def note_footprint(row: Row, ours: Callable[..., object], inputs: Outputs) -> None:
+    """Launches and workspace of our own row; a row that ran in PyTorch is a failure, not a result."""
+    if row.failure or not isinstance(ours, cleave.Jit):
+        return
+    if ours.fallbacks or len(ours.compiled) != 1:
+        reasons = "; ".join(str(f) for f in ours.fallbacks) or f"{len(ours.compiled)} programs"
+        row.failure, row.seconds = f"not compiled as one program: {reasons}", math.nan
+        return
+    program = ours.compiled[0]
+    assert isinstance(program, Compiled)
+    launches, workspace = program.footprint(*inputs)
+    row.notes = {
+        "launches": launches,
+        "workspace_bytes": workspace,
+        "workspace": bytes_texts(program, inputs),
+        "compiles": ours.compile_count,
+    }
+
+
+def bytes_texts(program: Compiled, inputs: Outputs) -> str:
+    """The workspace as a formula in sizes and parts."""
+    key = tuple([t.shape for t in inputs])
+    return " + ".join(bytes_text(t) for t in program.chosen[key].tiles.workspaces) or "0"
 
 
 def compiled(case: Case, sizes: Sizes, dtype: str, device: str) -> Callable[..., object]:
@@ -113,6 +142,7 @@ def record(case: Case, phase: str, sizes: Sizes, dtype: str, row: Row) -> dict[s
         "allowed": row.allowed,
         "seconds": row.seconds,
         "failure": row.failure,
+        **row.notes,
         "tflops": case.flops(sizes) / row.seconds / 1e12 if row.seconds == row.seconds else None,
     }
 
@@ -122,6 +152,11 @@ def line(case: Case, phase: str, sizes: Sizes, dtype: str, rows: Sequence[Row]) 
     texts = [
         f"{r.implementation} {r.failure or f'{r.seconds * 1e6:.1f}us (err {r.error:.1e})'}" for r in rows
     ]
+    notes = rows[-1].notes
+    if notes:
+        texts.append(
+            f"{notes['launches']} launches, workspace {notes['workspace_bytes']} = {notes['workspace']}"
+        )
     return f"[bold]{case.name}[/bold] {phase} {dtype} {shape}: " + "; ".join(texts)
 
 

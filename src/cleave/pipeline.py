@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 
@@ -17,7 +18,7 @@ from cleave.codegen import cpp, triton
 from cleave.codegen.source import Source
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.ir.candidate import Candidate
-from cleave.ir.dims import Atom, Dim
+from cleave.ir.dims import Atom, Dim, Parts, size_of
 from cleave.ir.ops import Input, Scalar
 from cleave.ir.precision import assign
 from cleave.ir.program import Program
@@ -26,7 +27,7 @@ from cleave.knobs import knobs
 from cleave.runtime.launch import Launcher
 from cleave.runtime.triton_launch import TritonLauncher
 from cleave.schedule.cost import cost_of
-from cleave.schedule.machine import CPU, H200, Machine
+from cleave.schedule.machine import CPU, H200, Machine, width
 from cleave.schedule.select import Ranked, best, choose_parts
 from cleave.schedule.tiles import TileProgram
 
@@ -112,7 +113,7 @@ Argument = torch.Tensor | float | int | bool
 Shapes = tuple[tuple[int, ...], ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Compiled:
     """A compiled program: call it with tensors and numbers in the program's input order; it returns a tuple
     of fresh tensors. Which variant serves which shapes is decided once per combination of shapes; sizes that
@@ -144,6 +145,17 @@ class Compiled:
                 self.chosen.clear()
             launcher = self.chosen[key] = self.launcher(variant)
             return launcher
+
+    def footprint(self, *args: Argument) -> tuple[int, int]:
+        """Launches, and bytes of workspace, of a call with these arguments."""
+        key = tuple([a.shape for a in args if isinstance(a, torch.Tensor)])
+        tiles = (self.chosen.get(key) or self._choose(key, args)).tiles
+        sizes: dict[Dim, int] = infer_sizes(self.plan.program, shapes_of(self.plan.program, args))
+        parts = choose_parts(tiles, sizes, TARGETS[self.plan.target])
+        sizes |= {Parts(dim): count for dim, count in parts.items()}
+        spaces = ((t, [d for group in t.layout for d in group]) for t in tiles.workspaces)
+        total = sum(width(t.dtype) * prod(size_of(d, sizes) for d in dims) for t, dims in spaces)
+        return len(tiles.kernels), total
 
     def launcher(self, variant: Ranked) -> Launched:
         """The launcher of a variant, built on first use. A tile program that the target refuses gives way to

@@ -16,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tile_examples as te
 import triton_cases as cases
-from tile_examples import Example
 
+import tile_examples as te
 from cleave.codegen.triton import emit
 from cleave.codegen.triton_maps import HELPERS, pointwise
 from cleave.codegen.triton_text import Line, Names, Nested, prune, render
@@ -29,6 +28,7 @@ from cleave.ir.dims import Index
 from cleave.ir.ops import MAPS
 from cleave.knobs import scope
 from cleave.runtime.triton_launch import compile_for
+from tile_examples import Example
 
 CASES = tuple(case.name for case in cases.all_cases())
 
@@ -202,17 +202,19 @@ def test_every_operation_has_an_expression_for_float32() -> None:
         if fn in ("and", "or", "xor"):
             continue
         args = [Tile(name, "f32") for name in "abc"[:count]]
-        text, _ = pointwise(fn, "bool" if fn in ("lt", "eq", "isnan") else "f32", args, [a.text for a in args])
+        text, _ = pointwise(
+            fn, "bool" if fn in ("lt", "eq", "isnan") else "f32", args, [a.text for a in args]
+        )
         ast.parse(text)
 
 
 def test_prune_keeps_what_is_stored_and_what_a_loop_carries() -> None:
+    body = (Line("c = a", "c"), Line("d = acc + c", "d"), Line("acc = d", "acc", True))
     lines = [
         Line("a = 1", "a"),
         Line("b = 2", "b"),
         Line("acc = 0", "acc"),
-        Nested("for i in range(n):", [Line("c = a", "c"), Line("d = acc + c", "d"), Line("acc = d", "acc", True)],
-               ("acc",)),
+        Nested("for i in range(n):", list(body), ("acc",)),
         Line("store(acc)"),
     ]  # fmt: skip
     kept, needed = prune(lines, set())
@@ -222,7 +224,14 @@ def test_prune_keeps_what_is_stored_and_what_a_loop_carries() -> None:
 
 def test_names_never_clash() -> None:
     names = Names(["x"])
-    assert [names.take(w) for w in ("x", "x", "for", "1a", "a.b", "tl")] == ["x_2", "x_3", "_for", "_1a", "a_b", "tl_2"]
+    assert [names.take(w) for w in ("x", "x", "for", "1a", "a.b", "tl")] == [
+        "x_2",
+        "x_3",
+        "_for",
+        "_1a",
+        "a_b",
+        "tl_2",
+    ]
 
 
 def test_power_of_two() -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tile_examples as te
 
+import tile_examples as te
 from cleave.codegen.source import Source
 from cleave.codegen.triton import emit
 from cleave.errors import BuildError, Invalid
@@ -118,8 +118,8 @@ def test_modules_are_loaded_once_from_the_cache(tmp_path: Path) -> None:
 
 def test_reports_say_what_a_kernel_needs(tmp_path: Path) -> None:
     with scope(cache_dir=tmp_path):
-        small, = compile_for(emit(te.matmul(16, 16, 16, "f16").tiles))
-        large, = compile_for(emit(te.matmul(128, 128, 32, "f16").tiles))
+        (small,) = compile_for(emit(te.matmul(16, 16, 16, "f16").tiles))
+        (large,) = compile_for(emit(te.matmul(128, 128, 32, "f16").tiles))
     assert small.wgmma == 0 < large.wgmma
     assert small.shared < large.shared and small.registers < large.registers
     assert small.spills == large.spills == 0
@@ -136,7 +136,7 @@ def test_spills_are_seen(tmp_path: Path) -> None:
     example = te.softmax_keep(4, 2048)
     kernels = tuple(replace(kernel, warps=1) for kernel in example.tiles.kernels)
     with scope(cache_dir=tmp_path):
-        report, = compile_for(emit(replace(example.tiles, kernels=kernels)))
+        (report,) = compile_for(emit(replace(example.tiles, kernels=kernels)))
     assert report.spills > 0 and report.registers == 255
 
 

@@ -149,8 +149,10 @@ class Body:
         gone = scope.lanes.over(over, scope.tiles)
         want = tuple(sorted({*have, *gone}))
         if want != have:
-            text = typed(tile.literal, dtype, scope.shape(want)) if tile.literal is not None else (
-                scope.filled(text, have, want)
+            text = (
+                typed(tile.literal, dtype, scope.shape(want))
+                if tile.literal is not None
+                else (scope.filled(text, have, want))
             )
         start = neutral(kind, dtype)
         known = tile.zero if start == 0 and not isinstance(start, bool) else frozenset[Index]()
@@ -169,7 +171,12 @@ class Body:
         return text, want
 
     def once(
-        self, scope: Scope, gone: Iterable[int], over: Sequence[Index], axes: Sequence[Index], want: Sequence[int]
+        self,
+        scope: Scope,
+        gone: Iterable[int],
+        over: Sequence[Index],
+        axes: Sequence[Index],
+        want: Sequence[int],
     ) -> list[str]:
         """Masks that keep one copy of what a lane repeats for indices that are neither reduced nor left."""
         found: list[str] = []
@@ -181,7 +188,14 @@ class Body:
         return found
 
     def fold_part(
-        self, scope: Scope, text: str, want: Sequence[int], lane: int, over: Sequence[Index], kind: str, dtype: str
+        self,
+        scope: Scope,
+        text: str,
+        want: Sequence[int],
+        lane: int,
+        over: Sequence[Index],
+        kind: str,
+        dtype: str,
     ) -> str:
         """Reduce some indices of a lane and spread the result over the lane again."""
         inside = scope.lanes.inside(lane, scope.tiles)
@@ -192,7 +206,9 @@ class Body:
         for tile in tiles:
             total *= tile
         if total != lengths[axis] or any(tile != power_of_two(tile) for tile in tiles):
-            raise Infeasible(f"a reduction over part of a lane of tiles {tiles}; use powers of two, 16 in all or more")
+            raise Infeasible(
+                f"a reduction over part of a lane of tiles {tiles}; use powers of two, 16 in all or more"
+            )
         split = (*lengths[:axis], *tiles, *lengths[axis + 1 :])
         text = f"tl.reshape({text}, {split})"
         for place in reversed(range(len(inside))):
@@ -307,8 +323,10 @@ class Body:
         inner.enter({index: Span(tile, at, stop, full)})
         self.write(inner, statement.body)
         step = f", {tile}" if tile > 1 else ""
-        head = f"for {at} in range({start}, {stop}{step}):" if start != "0" or step else (
-            f"for {at} in range({stop}):"
+        head = (
+            f"for {at} in range({start}, {stop}{step}):"
+            if start != "0" or step
+            else (f"for {at} in range({stop}):")
         )
         how = f"  # {index.dim}" + (", every tile full" if statement.exact and tile > 1 else "")
         inner.lines += self.updates(inner, statement.updates)
@@ -358,4 +376,3 @@ def fused_dots(body: Sequence[Statement]) -> frozenset[str]:
                 found.add(name)
                 break
     return frozenset(found)
-

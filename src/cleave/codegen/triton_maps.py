@@ -22,7 +22,18 @@ TYPES = {
     "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8", "bool": "tl.int1",
 }  # fmt: skip
 LIMITS = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
-WIDTHS = {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8, "bool": 1}
+WIDTHS = {
+    "f64": 64,
+    "f32": 32,
+    "f16": 16,
+    "bf16": 16,
+    "i64": 64,
+    "i32": 32,
+    "i16": 16,
+    "i8": 8,
+    "u8": 8,
+    "bool": 1,
+}
 HALVES = ("f16", "bf16")
 NARROW_WEIGHT = 7
 """Indices are below 2^28 where they are 32 bits wide, so sums of up to 7 of them fit."""

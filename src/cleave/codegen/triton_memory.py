@@ -238,4 +238,3 @@ def locate(scope: Scope, statement: Locate) -> Tile:
     elif text.isidentifier():
         return Tile(text, "i64", statement.axes, lanes, made, weight=weight)
     return Tile(scope.line(statement.out, text), statement.dtype, statement.axes, lanes, made, weight=weight)
-

@@ -136,7 +136,9 @@ def _closed(text: str) -> bool:
 class Scope:
     """What is known at one point of a kernel, and the lines written there."""
 
-    def __init__(self, params: Parameters, lanes: Lanes, index_names: Mapping[Index, str], names: Names) -> None:
+    def __init__(
+        self, params: Parameters, lanes: Lanes, index_names: Mapping[Index, str], names: Names
+    ) -> None:
         self.params, self.lanes, self.index_names, self.names = params, lanes, index_names, names
         self.lines: Lines = []
         self.spans: dict[Index, Span] = {}
@@ -175,7 +177,9 @@ class Scope:
         now = tuple(self.lanes.inside(lane, self.tiles) for lane in tile.lanes)
         if tile.made != now:
             raise Infeasible(
-                f"{name} is used in a loop over an index that shares a lane with its own; give the loop's index a lane of its own")
+                f"{name} is used in a loop over an index that shares a lane with its own; "
+                "give the loop's index a lane of its own"
+            )
         return tile
 
     # ------------------------------------------------------------ blocks
@@ -224,7 +228,9 @@ class Scope:
             self._positions(lane)
 
     def _scalar(self, index: Index, span: Span) -> Span:
-        end = "1" if is_number(span.start) else self.shared(f"{self.index_names[index]}1", f"{span.start} + 1")
+        end = (
+            "1" if is_number(span.start) else self.shared(f"{self.index_names[index]}1", f"{span.start} + 1")
+        )
         mask = "" if span.full else f"({span.start} < {span.limit})"
         return replace(span, position=span.start, end=end if span.full else span.limit, mask=mask)
 
@@ -234,18 +240,18 @@ class Scope:
         block = f"tl.arange(0, {length})"
         if len(inside) > 1:
             block = self.line("_".join(self.index_names[i] for i in inside), block)
-        after, covered = 1, 1
+        after, covered, outermost = 1, 1, next(iter(inside))
         for index in inside:
             covered *= self.spans[index].tile
         for index in reversed(inside):
             span, name = self.spans[index], self.index_names[index]
             own = block if after == 1 else f"{block} // {after}"
-            if index != inside[0]:
+            if index != outermost:
                 own = f"{own} % {span.tile}"
             if span.position:
                 name = self.names.take(name)
             self.lines.append(Line(f"{name} = {own if span.start == '0' else f'{span.start} + {own}'}", name))
-            padded = index == inside[0] and length > covered
+            padded = index == outermost and length > covered
             self.spans[index] = self._ended(index, span, name, padded)
             after *= span.tile
 
@@ -278,7 +284,9 @@ class Scope:
                 start = self.shared("part_start", f"{self.spans[part].position} * {chunk}")
                 if not end:
                     return start
-                return self.shared("part_stop", f"tl.minimum({start} + {chunk}, {self.params.size(part.dim.of)})")
+                return self.shared(
+                    "part_stop", f"tl.minimum({start} + {chunk}, {self.params.size(part.dim.of)})"
+                )
             case AlignBound(inner, tile, up, origin):
                 return self._aligned(inner, tile, up, origin)
             case LimitBound(kind, bounds):

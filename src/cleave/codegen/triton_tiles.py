@@ -25,10 +25,10 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An emitted value: `text` is a variable, or a literal where `literal` is not None. `axes` are
-    its indices as declared, `lanes` its block axes in order (fewer where it is the same along a lane), and
-    `made` the indices that each flattens. Along the indices of `zero` whatever lies outside the span is 0. `weight` is not 0 for
-    an integer held in the type of indices: how many sizes its magnitude may add up to."""
+    """An emitted value: `text` is a variable, or a literal where `literal` is not None. `axes` are its
+    indices as declared, `lanes` its block axes in order (fewer where it is the same along a lane), and `made`
+    the indices that each flattens. Along the indices of `zero` whatever lies outside the span is 0. `weight`
+    is not 0 for an integer held in the type of indices: how many sizes its magnitude may add up to."""
 
     text: str
     dtype: str
@@ -138,6 +138,21 @@ def loops_of(body: Sequence[Statement]) -> Iterator[Loop]:
         if isinstance(statement, Loop):
             yield statement
             yield from loops_of(statement.body)
+
+
+def firsts_of(kernel: Kernel) -> frozenset[Index]:
+    """The grid indices whose first block stores what lacks them: they have a block even if they are empty."""
+    found: set[Index] = set()
+
+    def visit(body: Sequence[Statement]) -> None:
+        for statement in body:
+            if isinstance(statement, Loop):
+                visit(statement.body)
+            elif isinstance(statement, Store):
+                found.update(statement.first)
+
+    visit(kernel.body)
+    return frozenset(found)
 
 
 def first_tiles(kernel: Kernel) -> dict[Index, int]:

@@ -256,6 +256,11 @@ class Jit:
     # ------------------------------------------------------------ for people
 
     @property
+    def compiled(self) -> tuple[Callable[..., Any], ...]:
+        """What the compiler made of each captured program, in order."""
+        return tuple(c for k in self.kinds.values() for v in k.variants for c in v.callables)
+
+    @property
     def captures(self) -> tuple[Captured, ...]:
         """All captures in use."""
         return tuple(v.captured for kind in self.kinds.values() for v in kind.variants)

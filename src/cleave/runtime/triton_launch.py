@@ -25,6 +25,7 @@ import torch
 
 from cleave.codegen import triton as emitter
 from cleave.codegen.source import Argument, Entry, Source
+from cleave.codegen.triton_tiles import firsts_of
 from cleave.errors import BuildError, Invalid, Unsupported
 from cleave.ir.dims import Dim, Parts, size_of
 from cleave.runtime import cache
@@ -88,8 +89,9 @@ class TritonLauncher(Launcher):
     it returns fresh tensors, one per output.
 
     `target` is `cuda`, or `interpret` for Triton's interpreter on CPU tensors (`TRITON_INTERPRET=1` must be
-    set before triton is imported). `precision` is PyTorch's float32 matmul precision. For `cuda` everything is
-    compiled at once: `BuildError` where Triton or the device refuses. `Invalid` for arguments that do not fit."""
+    set before triton is imported). `precision` is PyTorch's float32 matmul precision. For `cuda` all is
+    compiled at once: `BuildError` where Triton or the device refuses. `Invalid` for arguments that do not
+    fit."""
 
     def __init__(
         self,
@@ -118,14 +120,16 @@ class TritonLauncher(Launcher):
 
     def _refuse(self) -> tuple[Report, ...]:
         """Compile for the device at hand and hold the kernels to its limits."""
+        if not torch.cuda.is_available():
+            raise Invalid("no NVIDIA GPU is available", hint="target interpret runs the kernels on the CPU")
         major, minor = torch.cuda.get_device_capability()
         reports = compile_for(self.source, 10 * major + minor)
         limit = SHARED_LIMITS.get(10 * major + minor, SHARED_LIMITS[86])
         for report in reports:
             if report.shared > limit:
                 raise BuildError(
-                    f"kernel {report.kernel} of {self.tiles.name} needs {report.shared} bytes of shared memory; "
-                    f"the device has {limit} per block"
+                    f"kernel {report.kernel} of {self.tiles.name} needs {report.shared} bytes of shared "
+                    f"memory; the device has {limit} per block"
                 )
         return reports
 
@@ -197,8 +201,12 @@ class TritonLauncher(Launcher):
         strides |= {t.name: tuple(a.stride()) for t, a in pairs if isinstance(a, torch.Tensor)}
         wide = self._wide(sizes, lengths)
         launches: list[_Launch] = []
-        for entry in self.source.entries:
-            blocks = prod(-(-size_of(axis.index.dim, sizes) // axis.tile) for axis in entry.grid)
+        for entry, kernel in zip(self.source.entries, tiles.kernels, strict=True):
+            kept = firsts_of(kernel)
+            blocks = prod(
+                max(-(-size_of(axis.index.dim, sizes) // axis.tile), int(axis.index in kept))
+                for axis in entry.grid
+            )
             if blocks > MOST_BLOCKS:
                 raise Unsupported(
                     f"kernel {entry.kernel} needs {blocks} blocks; a GPU starts {MOST_BLOCKS} at most",
@@ -341,8 +349,8 @@ def mend_interpreter() -> None:
             return spread(self, kind, value)
         return TensorHandle(np.full(kind.shape, value.data.reshape(-1)[0]), value.dtype.scalar)
 
-    ReduceOps.generic_reduce = generic_reduce
-    InterpreterBuilder.create_splat = create_splat
+    ReduceOps.generic_reduce = generic_reduce  # pyright: ignore[reportAttributeAccessIssue]
+    InterpreterBuilder.create_splat = create_splat  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def options_of(entry: Entry) -> dict[str, Any]:
@@ -355,8 +363,8 @@ def options_of(entry: Entry) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a kernel compiles to: `registers` per thread, `spills` in bytes of stack per thread, `shared` bytes
-    per block, and how many warp-group matrix instructions it has."""
+    """What a kernel compiles to: `registers` per thread, `spills` in bytes of stack per thread, `shared`
+    bytes per block, and how many warp-group matrix instructions it has."""
 
     kernel: str
     registers: int
@@ -435,7 +443,9 @@ def _report(name: str, kernel: Any) -> Report:
         path.write_bytes(kernel.asm["cubin"])
         usage = _output([str(tools / "cuobjdump"), "-res-usage", str(path)])
         code = _output([str(tools / "nvdisasm"), "-c", str(path)])
-    words = dict(word.split(":", 1) for word in usage.split() if ":" in word and word.split(":", 1)[1].isdigit())
+    words = dict(
+        word.split(":", 1) for word in usage.split() if ":" in word and word.split(":", 1)[1].isdigit()
+    )
     return Report(
         name,
         int(words["REG"]),

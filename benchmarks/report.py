@@ -30,8 +30,9 @@ relative error of a row against float64, beside eager's own.
 
 def main() -> None:
     parts = [HEAD]
-    for path in sorted(RESULTS.glob("*.json")):
+    for path in sorted(RESULTS.glob("paper-*.json")):
         data = json.loads(path.read_text())
+        draw(path.stem, data["records"])
         parts.append(section(path.stem, data))
     PAGE.write_text("\n".join(parts))
 
@@ -44,6 +45,8 @@ def section(name: str, data: dict[str, Any]) -> str:
         "",
         f"Suite `{data['suite']}` on {data['device']} ({data['target']}), torch {data['torch']}, Python "
         f"{data['python']}, {data['threads']} threads. Timing: {data['timing']}.",
+        "",
+        f"![ratio of each point](plots/{name}.svg)",
         "",
         "| case | phase | dtype | sizes | launches | workspace bytes | error / eager's | ours us "
         "| eager us | torch.compile us | best peer | ratio |",
@@ -65,6 +68,33 @@ def section(name: str, data: dict[str, Any]) -> str:
     ours = [r for r in records if r["implementation"] == "cleave"]
     lines += ["", f"{len(ours) - len(wrong)} of {len(ours)} points correct.", ""]
     return "\n".join(lines)
+
+
+def draw(name: str, records: Sequence[Record]) -> None:
+    """A bar for each point: the time of the best correct peer over ours, on a logarithmic axis."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = name  # the same input gives the same bytes
+    from matplotlib import pyplot
+
+    bars = [(rows, row(rows)[1]) for rows in points(records)]
+    shown = [(rows[0], ratio) for rows, ratio in bars if ratio is not None]
+    figure, axes = pyplot.subplots(figsize=(9, max(3.0, 0.17 * len(shown))))
+    labels = [
+        f"{r['case']} {r['phase']} {r['dtype']} " + " ".join(f"{k}{v}" for k, v in r["sizes"].items())
+        for r, _ in shown
+    ]
+    axes.barh(range(len(shown)), [ratio for _, ratio in shown], color="#4878a8")
+    axes.set_yticks(range(len(shown)), labels, fontsize=6)
+    axes.set_xscale("log")
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.set_xlabel("time of the best correct peer over ours")
+    figure.tight_layout()
+    (PAGE.parent / "plots").mkdir(exist_ok=True)
+    figure.savefig(PAGE.parent / "plots" / f"{name}.svg", metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def points(records: Sequence[Record]) -> list[list[Record]]:

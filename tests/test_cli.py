@@ -109,7 +109,10 @@ def test_candidates_parse_back(run, file):
     texts = json.loads(said)["candidates"]
     assert [print_candidate(parse_candidate(text)) for text in texts] == texts
     assert parse_candidate(texts[0]).form == "as written"
-    assert run("compile", f"{file}:softmax", "--emit", "candidates")[1] == "\n".join(texts)
+    printed = run("compile", f"{file}:softmax", "--emit", "candidates")[1]
+    marks = [f"# candidate {n} of {len(texts)}\n{text}" for n, text in enumerate(texts, 1)]
+    assert printed == "\n".join(marks)
+    assert parse_candidate(marks[0]) == parse_candidate(texts[0])
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])

@@ -313,12 +313,18 @@ def _write(path: Path, text: str) -> None:
 
 
 def show(stage: str, texts: Sequence[str], as_json: bool) -> None:
-    """Print the texts of a stage one after the other, or the same as JSON."""
+    """Print the texts of a stage one after the other, with a comment before each if there are several, or the
+    same as JSON."""
     if as_json:
         data: Mapping[str, object] = {stage: texts[0] if stage == Emit.program else list(texts)}
         print(json.dumps(data, indent=1))
-    else:
-        print("\n".join(texts), end="")
+        return
+    mark = "//" if stage == Emit.cpp else "#"
+    word = "candidate" if stage == Emit.candidates else "variant"
+    for number, text in enumerate(texts, 1):
+        if len(texts) > 1:
+            print(f"{mark} {word} {number} of {len(texts)}")
+        print(text.rstrip("\n"), end="\n\n" if number < len(texts) else "\n")
 
 
 def proof_data(proof: Proof) -> dict[str, object]:
@@ -334,14 +340,14 @@ def proof_data(proof: Proof) -> dict[str, object]:
 
 
 def proof_text(proof: Proof) -> str:
-    """The answer, its conditions or counterexample, and the laws used."""
+    """The answer with its conditions and the laws used, or the counterexample, or what stood in the way."""
     from cleave.report.found import steps_text
 
     title = {"yes": "Yes", "yes-if": "Yes, if", "no": "No", "unknown": "Unknown"}[proof.answer]
     lines = [title, *(f"  {condition}" for condition in proof.conditions)]
     if proof.counterexample:
         lines.append(f"  {proof.counterexample}")
-    if proof.steps:
+    if proof.steps and proof.holds:
         lines.append(steps_text(proof.steps))
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
@@ -17,10 +17,10 @@ from cleave.algebra.search import Found, search
 from cleave.codegen import cpp, triton
 from cleave.codegen.source import Source
 from cleave.errors import Infeasible, Invalid, Unsupported
-from cleave.ir.candidate import Candidate
+from cleave.ir.candidate import Candidate, Fold
 from cleave.ir.dims import Atom, Dim, Parts, size_of
 from cleave.ir.ops import Input, Scalar
-from cleave.ir.precision import assign
+from cleave.ir.precision import NARROW, assign, narrows
 from cleave.ir.program import Program
 from cleave.ir.sizes import infer_sizes
 from cleave.knobs import knobs
@@ -35,10 +35,16 @@ TARGETS: Mapping[str, Machine] = {"cpu": CPU, "cuda": H200, "interpret": H200}
 """What can be compiled for; `interpret` runs the GPU's kernels on CPU tensors, slowly."""
 
 MOST_VARIANTS = 3
+"""Sizes that a program is scheduled for at first."""
 MOST_SHAPES = 4096
 """Combinations of shapes whose variant is remembered."""
 
 SMALL, LARGE = 16, 2048
+
+MOST_SPILLING = 4
+"""Tile programs whose kernels spill registers that are passed over before the least bad one is taken."""
+
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Launched = Launcher | TritonLauncher
 
@@ -59,7 +65,7 @@ class Plan:
     def variants(self) -> tuple[Ranked, ...]:
         """The best tile program of each representative, without repetitions, and one without limits."""
         chosen: dict[TileProgram, Ranked] = {}
-        for ranked in self.ranked[:MOST_VARIANTS]:
+        for ranked in self.ranked:
             chosen.setdefault(ranked[0].tiles, ranked[0])
         if all(tiles.limits for tiles in chosen):
             free = next((r for ranked in self.ranked for r in ranked if not r.tiles.limits), None)
@@ -73,7 +79,7 @@ def plan(program: Program, *, target: str, sizes: Mapping[Dim, int] | None = Non
     if target not in TARGETS:
         raise Invalid(f"unknown target {target!r}", hint=f"one of {', '.join(TARGETS)}")
     found = search(program, reassociate=knobs().reassociate, numerics=knobs().numerics)
-    candidates = tuple(assign(candidate, program) for candidate in usable(found.candidates))
+    candidates = tuple(assign(candidate, program) for candidate in usable(program, found.candidates))
     points = representatives(program, sizes or {})
     machine = TARGETS[target]
     ranked = tuple(best(candidates, point, machine, count=count) for point in points)
@@ -82,14 +88,32 @@ def plan(program: Program, *, target: str, sizes: Mapping[Dim, int] | None = Non
     return Plan(program, target, found, candidates, points, ranked)
 
 
-def usable(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Those that the settings allow: stable ones unless numerics is `fast`; the user's own always."""
+def usable(program: Program, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Those that the settings allow: stable ones unless numerics is `fast`, without operands whose range a
+    narrow dtype of the program may not hold; the user's own always, and nothing else, not even through a
+    Fold that rescales, where numerics is `strict`."""
     fast, reassociate = knobs().numerics == "fast", knobs().reassociate
     first, *others = candidates
     if knobs().numerics == "strict":
-        return (first,)
-    kept = [c for c in others if (fast or c.stable) and (reassociate or not c.reassociated)]
+        return (plain(first),)
+    narrow = sorted({n.dtype for n in program.inputs} & set(NARROW))
+    kept = [c for c in others if reassociate or not c.reassociated]
+    if not fast:
+        kept = [c for c in kept if c.stable and not any(narrows(x, d) for x in c.conditions for d in narrow)]
     return (first, *kept)
+
+
+def plain(candidate: Candidate) -> Candidate:
+    """Without the Folds that compute more than reductions of single values: what is left computes, step by
+    step, what the candidate's program says, also over empty dims."""
+    kept = tuple(fold for fold in candidate.folds if len(fold.values) == 1 and carries(fold))
+    return candidate if kept == candidate.folds else replace(candidate, folds=kept)
+
+
+def carries(fold: Fold) -> bool:
+    """Whether `finish` hands out the state as it is, so that what it gives over nothing is the reduction
+    over nothing (a quotient of sums would be 0/0)."""
+    return all(isinstance(output.node.op, Input) for output in fold.finish.outputs)
 
 
 def representatives(program: Program, sizes: Mapping[Dim, int]) -> tuple[Mapping[Dim, int], ...]:
@@ -99,7 +123,7 @@ def representatives(program: Program, sizes: Mapping[Dim, int]) -> tuple[Mapping
     for atom in program.dynamic:
         other = SMALL if given[atom] > 4 * SMALL else LARGE
         points.append({**given, atom: other})
-    return tuple(program.bind(point) for point in points)
+    return tuple(program.bind(point) for point in points[:MOST_VARIANTS])
 
 
 def emit(tiles: TileProgram, target: str) -> Source:
@@ -117,12 +141,14 @@ Shapes = tuple[tuple[int, ...], ...]
 class Compiled:
     """A compiled program: call it with tensors and numbers in the program's input order; it returns a tuple
     of fresh tensors. Which variant serves which shapes is decided once per combination of shapes; sizes that
-    no variant may take (a limit) get a further variant from the same candidates, without a new search."""
+    no variant may take (a limit) get a further variant from the same candidates, without a new search. Where
+    a reduction is over nothing the user's own program runs: other forms may divide by the empty sum."""
 
     plan: Plan
     variants: list[Ranked]
     launchers: dict[TileProgram, Launched] = field(default_factory=dict["TileProgram", "Launched"])
     chosen: dict[Shapes, Launched] = field(default_factory=dict["Shapes", "Launched"])
+    refused: dict[TileProgram, str] = field(default_factory=dict["TileProgram", str])
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __call__(self, *args: Argument) -> tuple[torch.Tensor, ...]:
@@ -136,14 +162,22 @@ class Compiled:
         with self.lock:
             program, machine = self.plan.program, TARGETS[self.plan.target]
             sizes = infer_sizes(program, shapes_of(program, args))
-            able = [v for v in self.variants if fits(v.tiles, sizes)]
+            candidates = self.plan.candidates
+            if reduces_nothing(program, sizes):
+                candidates = (plain(candidates[0]),)
+            able = [v for v in self.variants if v.candidate in candidates and fits(v.tiles, sizes)]
             if not able:
-                able = list(best(self.plan.candidates, sizes, machine, count=1))
+                able = list(best(candidates, sizes, machine, count=1))
                 self.variants += able
             variant = min(able, key=lambda v: seconds_of(v.tiles, sizes, machine))
+            launcher = self.launcher(variant)
+            while self.plan.target == "cuda" and not is_steady(launcher, args):
+                self.refused[launcher.tiles] = "its results differ from run to run"
+                del self.launchers[variant.tiles]
+                launcher = self.launcher(variant)
             if len(self.chosen) >= MOST_SHAPES:
                 self.chosen.clear()
-            launcher = self.chosen[key] = self.launcher(variant)
+            self.chosen[key] = launcher
             return launcher
 
     def footprint(self, *args: Argument) -> tuple[int, int]:
@@ -161,21 +195,53 @@ class Compiled:
         """The launcher of a variant, built on first use. A tile program that the target refuses gives way to
         the next best one of its representative."""
         if variant.tiles not in self.launchers:
-            ranked = next((r for r in self.plan.ranked if r[0].tiles == variant.tiles), (variant,))
+            ranked = next((r for r in self.plan.ranked if r[0].tiles == variant.tiles), ())
+            ranked = [variant, *(r for r in ranked if serves(r.tiles, variant.tiles))]
             self.launchers[variant.tiles] = self._build(ranked)
         return self.launchers[variant.tiles]
 
     def _build(self, ranked: Sequence[Ranked]) -> Launched:
-        refused: list[str] = []
+        spilling: list[Launched] = []
         for choice in ranked:
+            if choice.tiles in self.refused:
+                continue
             try:
-                return launcher_for(choice.tiles, self.plan.target)
+                launcher = launcher_for(choice.tiles, self.plan.target)
             except Infeasible as error:
-                refused.append(str(error))
+                self.refused[choice.tiles] = str(error)
+                continue
+            if not spills(launcher):
+                return launcher
+            spilling.append(launcher)
+            if len(spilling) == MOST_SPILLING:
+                break
+        if spilling:
+            return min(spilling, key=spills)
         raise Unsupported(
             f"no schedule of program {self.plan.program.name} could be built for {self.plan.target}",
-            hint="; ".join(refused),
+            hint="; ".join(dict.fromkeys(self.refused.values())),
         )
+
+
+def spills(launcher: Launched) -> int:
+    """Bytes that the kernels of a GPU launcher keep in local memory for want of registers."""
+    return sum(r.spills for r in launcher.reports) if isinstance(launcher, TritonLauncher) else 0
+
+
+def is_steady(launcher: Launched, args: Sequence[Argument]) -> bool:
+    """Whether three runs give the same bits. Our kernels are deterministic, so a difference is a race in what
+    the GPU's compiler made of one. Not asked while a graph is captured."""
+    if torch.cuda.is_current_stream_capturing():
+        return True
+    first = [bits(o) for o in launcher(*args)]
+    return all(
+        torch.equal(one, bits(two)) for _ in range(2) for one, two in zip(first, launcher(*args), strict=True)
+    )
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bits, so that a NaN equals itself."""
+    return tensor.view(BITS[tensor.element_size()]) if tensor.is_floating_point() else tensor
 
 
 def launcher_for(tiles: TileProgram, target: str) -> Launched:
@@ -199,6 +265,17 @@ def shapes_of(program: Program, args: Sequence[Argument]) -> dict[str, tuple[int
 def fits(tiles: TileProgram, sizes: Mapping[Dim, int]) -> bool:
     """Whether the sizes are within the limits of a tile program."""
     return all(sizes[atom] <= limit for atom, limit in tiles.limits)
+
+
+def reduces_nothing(program: Program, sizes: Mapping[Dim, int]) -> bool:
+    """Whether a reduced dim is empty."""
+    return any(size_of(index.dim, sizes) == 0 for node in program.nodes for index in node.bound)
+
+
+def serves(other: TileProgram, tiles: TileProgram) -> bool:
+    """Whether another tile program takes every size that this one takes."""
+    limits = dict(tiles.limits)
+    return all(atom in limits and limits[atom] <= limit for atom, limit in other.limits)
 
 
 def seconds_of(tiles: TileProgram, sizes: Mapping[Dim, int], machine: Machine) -> float:

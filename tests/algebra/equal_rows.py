@@ -354,3 +354,54 @@ ROWS["sigmoids summed"] = (
     """,
     "b[n: N] = exp(x[n])\nc[n: N] = add(b[n], 1.0)\ny[n: N] = div(b[n], c[n])\nz = sum[n: N](y[n])\n-> z",
 )
+
+MASKED_LSE = """
+s[n: N, k: K] = select(p[n, k], x[n, k], -inf)
+m[n: N] = max[k: K](s[n, k])
+d[n: N, k: K] = sub(s[n, k], m[n])
+e[n: N, k: K] = exp(d[n, k])
+l[n: N] = sum[k: K](e[n, k])
+g[n: N] = log(l[n])
+y[n: N] = add(g[n], m[n])
+-> y[n]
+"""
+GUARDED_LSE = """
+s[n: N, k: K] = select(p[n, k], x[n, k], -inf)
+m[n: N] = max[k: K](s[n, k])
+i[n: N] = eq(m[n], -inf)
+z[n: N] = select(i[n], 0.0, m[n])
+d[n: N, k: K] = sub(s[n, k], z[n])
+e[n: N, k: K] = exp(d[n, k])
+l[n: N] = sum[k: K](e[n, k])
+g[n: N] = log(l[n])
+y[n: N] = add(g[n], z[n])
+-> y[n]
+"""
+SEEN = "x[N, K], p: bool[N, K]"
+ROWS["masked log-sum-exp, its maximum guarded"] = (SEEN, GUARDED_LSE, GUARDED_LSE.replace("0.0", "7.0"))
+ROWS["what is masked implies that something is there"] = (
+    SEEN,
+    """
+    a[n: N] = any[k: K](p[n, k])
+    z[n: N, k: K] = select(p[n, k], x[n, k], 0.0)
+    y[n: N, k: K] = select(a[n], z[n, k], 0.0)
+    -> y[n, k]
+    """,
+    "y[n: N, k: K] = select(p[n, k], x[n, k], 0.0)\n-> y[n, k]",
+)
+ROWS["what is not masked implies that not all is"] = (
+    SEEN,
+    """
+    a[n: N] = all[k: K](p[n, k])
+    z[n: N, k: K] = select(p[n, k], 0.0, x[n, k])
+    y[n: N, k: K] = select(a[n], 0.0, z[n, k])
+    -> y[n, k]
+    """,
+    "y[n: N, k: K] = select(p[n, k], 0.0, x[n, k])\n-> y[n, k]",
+)
+ROWS["nothing times anything"] = (
+    "x[N], y[N]",
+    "i[n: N] = eq(x[n], 0.0)\na[n: N] = mul(x[n], y[n])\nz[n: N] = select(i[n], 0.0, a[n])\n-> z[n]",
+    "z[n: N] = mul(x[n], y[n])\n-> z[n]",
+)
+ROWS["masked log-sum-exp, guarded and not"] = (SEEN, MASKED_LSE, GUARDED_LSE)

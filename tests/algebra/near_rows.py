@@ -298,3 +298,50 @@ ROWS["another output order"] = (
     "a[n: N] = mul(x[n], 2.0)\nb[n: N] = mul(y[n], 2.0)\n-> a[n], b[n]",
     "a[n: N] = mul(x[n], 2.0)\nb[n: N] = mul(y[n], 2.0)\n-> b[n], a[n]",
 )
+
+SEEN = "x[N, K], p: bool[N, K], q: bool[N, K]"
+ROWS["masked by one, guarded by another"] = (
+    SEEN,
+    """
+    a[n: N] = any[k: K](q[n, k])
+    z[n: N, k: K] = select(p[n, k], x[n, k], 0.0)
+    y[n: N, k: K] = select(a[n], z[n, k], 0.0)
+    -> y[n, k]
+    """,
+    "y[n: N, k: K] = select(p[n, k], x[n, k], 0.0)\n-> y[n, k]",
+)
+ROWS["masked, guarded by all"] = (
+    SEEN,
+    """
+    a[n: N] = all[k: K](p[n, k])
+    z[n: N, k: K] = select(p[n, k], x[n, k], 0.0)
+    y[n: N, k: K] = select(a[n], z[n, k], 0.0)
+    -> y[n, k]
+    """,
+    "y[n: N, k: K] = select(p[n, k], x[n, k], 0.0)\n-> y[n, k]",
+)
+ROWS["not masked, guarded by any"] = (
+    SEEN,
+    """
+    a[n: N] = any[k: K](p[n, k])
+    z[n: N, k: K] = select(p[n, k], 0.0, x[n, k])
+    y[n: N, k: K] = select(a[n], z[n, k], 0.0)
+    -> y[n, k]
+    """,
+    "y[n: N, k: K] = select(p[n, k], 0.0, x[n, k])\n-> y[n, k]",
+)
+ROWS["guarded by any other row"] = (
+    "x[N, K], p: bool[K, N]",
+    """
+    a[n: N] = any[k: K](p[k, n])
+    z[n: N, k: K] = select(p[k, 0], x[n, k], 0.0)
+    y[n: N, k: K] = select(a[n], z[n, k], 0.0)
+    -> y[n, k]
+    """,
+    "y[n: N, k: K] = select(p[k, 0], x[n, k], 0.0)\n-> y[n, k]",
+)
+ROWS["nothing where something is below 0"] = (
+    "x[N], y[N]",
+    "i[n: N] = lt(x[n], 0.0)\na[n: N] = mul(x[n], y[n])\nz[n: N] = select(i[n], 0.0, a[n])\n-> z[n]",
+    "z[n: N] = mul(x[n], y[n])\n-> z[n]",
+)

@@ -11,7 +11,7 @@ from cleave.ir.candidate import Candidate, Fold
 from cleave.ir.dims import Dim, size_of
 from cleave.ir.program import Program
 from cleave.ir.reference import evaluate_fold
-from cleave.ir.text import parse_program
+from cleave.ir.text import parse_program, print_program
 from programs import PROGRAMS, program
 
 TEXTS = {
@@ -97,6 +97,31 @@ program quantised(x: f32[N, K], w: f32[K, O]) {
   s[n: N, k: K]: f32 = div(x[n, k], m[n])
   r[n: N, k: K]: f32 = round(s[n, k])
   y[n: N, o: O]: f32 = contract[k: K](r[n, k], w[k, o])
+  return y[n, o]
+}
+""",
+    "scaled_after_the_mask": """
+program scaled_after_the_mask(x: f32[N, K], seen: bool[N, K], v: f32[K, O], scale: scalar f32) {
+  z[n: N, k: K]: f32 = select(seen[n, k], x[n, k], -inf)
+  m[n: N]: f32 = max[k: K](z[n, k])
+  d[n: N, k: K]: f32 = sub(z[n, k], m[n])
+  c[n: N, k: K]: f32 = mul(d[n, k], scale)
+  e[n: N, k: K]: f32 = exp(c[n, k])
+  l[n: N]: f32 = sum[k: K](e[n, k])
+  p[n: N, k: K]: f32 = div(e[n, k], l[n])
+  y[n: N, o: O]: f32 = contract[k: K](p[n, k], v[k, o])
+  return y[n, o]
+}
+""",
+    "norm_with_eps": """
+program norm_with_eps(x: f32[N, K], w: f32[K, O], eps: scalar f32) {
+  q[n: N, k: K]: f32 = mul(x[n, k], x[n, k])
+  s[n: N]: f32 = sum[k: K](q[n, k])
+  a[n: N]: f32 = div(s[n], size(K))
+  b[n: N]: f32 = add(a[n], eps)
+  r[n: N]: f32 = rsqrt(b[n])
+  xr[n: N, k: K]: f32 = mul(x[n, k], r[n])
+  y[n: N, o: O]: f32 = contract[k: K](xr[n, k], w[k, o])
   return y[n, o]
 }
 """,
@@ -193,6 +218,15 @@ def test_what_cannot_be_rescaled_stands_apart_and_says_why() -> None:
 
 def test_a_factor_free_of_the_loop_waits_until_the_end() -> None:
     assert shape("scaled_by_max") == [("K", ["m", "y"], ("max", "sum"))]
+
+
+def test_run_time_scalars_are_read_by_the_programs_of_a_fold() -> None:
+    assert shape("norm_with_eps") == [("K", ["s", "y"], ("sum", "sum2", "count"))]
+    assert shape("scaled_after_the_mask") == [("K", ["m", "l", "y"], ("max", "sum", "sum2"))]
+    for name, scalar, readers in (("norm_with_eps", "eps", 1), ("scaled_after_the_mask", "scale", 2)):
+        fold = folds_of(ALL[name])[0]
+        texts = [print_program(p) for p in (fold.init, fold.step, fold.merge, fold.finish)]
+        assert sum(f"{scalar}: scalar f32" in text for text in texts) == readers, name
 
 
 def test_a_finished_value_of_the_same_dim_needs_a_second_loop() -> None:

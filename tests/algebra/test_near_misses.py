@@ -157,4 +157,4 @@ def test_without_a_law_a_proof_is_lost(law: str) -> None:
 
 
 def test_every_law_is_needed() -> None:
-    assert set(NEEDED) == set(laws.LAWS)
+    assert {*NEEDED, "same"} == set(laws.LAWS)  # that equal forms are equal is what a proof ends with

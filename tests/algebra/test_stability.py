@@ -7,6 +7,7 @@ import numpy as np
 from algebra_programs import EVERY
 from cleave.algebra.search import search
 from cleave.ir.candidate import Candidate
+from cleave.ir.precision import narrows
 from cleave.ir.reference import evaluate_fold
 from cleave.ir.text import parse_program
 
@@ -74,3 +75,11 @@ def test_the_mean_is_taken_off_before_squares_are_summed() -> None:
 def test_an_operand_of_its_own_is_listed_with_its_range() -> None:
     own = by_form("rms_linear")["scaled last"]
     assert any(c.kind == "range" and "mul(x, g)" in c.subject for c in own.conditions)
+
+
+def test_operands_that_float16_may_not_hold_are_marked() -> None:
+    last = next(c for c in search(EVERY["rms_linear"]).candidates if c.form == "scaled last")
+    marked = [c.subject for c in last.conditions if narrows(c, "f16")]
+    assert len(marked) == 1 and not any(narrows(c, "bf16") for c in last.conditions)
+    own, divided = by_form("attention")["as written"], by_form("attention")["divided last"]
+    assert not any(narrows(c, "f16") for c in (*own.conditions, *divided.conditions))

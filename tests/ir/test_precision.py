@@ -1,4 +1,4 @@
-"""The precision pass: float32 in between, the user's dtype for operands of matrix products, casts as nodes."""
+"""The precision pass: float32 in between, the user's dtype for operands of products, casts as nodes."""
 
 from __future__ import annotations
 
@@ -97,3 +97,16 @@ program three(x: bf16[N, K], g: bf16[K], w: bf16[O, K]) {
     assert products(program) == [("f32", ("bf16", "bf16"))]
     multiplied = next(n for n in program.nodes if isinstance(n.op, Map) and n.op.fn == "mul")
     assert multiplied.dtype == "f32"
+
+
+def test_rows_of_the_result_are_rows_of_the_left_operand() -> None:
+    program = assigned(
+        """
+program turned(w: bf16[K, O], x: bf16[N, K]) {
+  y[n: N, o: O]: bf16 = contract[k: K](w[k, o], x[n, k])
+  return y[n, o]
+}
+"""
+    )
+    product = next(n for n in program.nodes if isinstance(n.op, Contract))
+    assert [a.node.op.name for a in product.args] == ["x", "w"]

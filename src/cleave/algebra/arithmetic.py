@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from cleave.algebra import laws
 from cleave.algebra.content import content
+from cleave.algebra.exists import witnessed
 from cleave.algebra.facts import lower, magnitude, positive, positive_factor, shape, upper
 from cleave.algebra.forms import (
     ONE,
@@ -330,8 +331,10 @@ def settle(powers: dict[Factor, Fraction], exponent: Poly) -> Poly:
                 outside.append(power(base, Fraction(2 * half)))
                 if e.numerator % 2:
                     outside.append(of_factor(f))
-    if truths and not _settle_predicates(powers):
-        return ZERO
+    if truths:
+        if not _settle_predicates(powers):
+            return ZERO
+        outside += witnessed(powers)
     inner = of_mono(product(powers, exponent))
     return mul(inner, *outside) if outside else inner
 
@@ -364,6 +367,8 @@ def _settle_predicates(powers: dict[Factor, Fraction]) -> bool:
                     powers[f] = _0
                     break
     compared = [f for f in truths if isinstance(f, Predicate) and powers[f]]
+    if any(f.rel == "=" and _vanishes(f.value, powers) for f in compared) and laws.on("excluded"):
+        return False
     for p in compared:
         for q in compared:
             if p is q or not powers[p] or not powers[q]:
@@ -374,6 +379,16 @@ def _settle_predicates(powers: dict[Factor, Fraction]) -> bool:
             if verdict and laws.on("implied"):
                 powers[q] = _0
     return True
+
+
+def _vanishes(value: Poly, powers: Mapping[Factor, Fraction]) -> bool:
+    """Has a monomial all factors of one that is 0?"""
+    single = value.single
+    return (
+        single is not None
+        and not single[0].exponent.terms
+        and all(e > 0 and powers.get(f, _0) >= e for f, e in single[0].factors)
+    )
 
 
 def _relate(p: Predicate, q: Predicate) -> bool | None:

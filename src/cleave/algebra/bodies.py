@@ -18,7 +18,7 @@ from fractions import Fraction
 from cleave.algebra.frame import Site, at_axes, plain
 from cleave.errors import Unsupported
 from cleave.ir.dims import Dim, Index
-from cleave.ir.ops import Access, Const, Contract, Map, Node, Reduce, SizeOf
+from cleave.ir.ops import Access, Const, Contract, Map, Node, Reduce, Scalar, SizeOf
 
 HIGHEST = 4
 """The highest power of a shifted term that is expanded."""
@@ -296,6 +296,11 @@ _RULES: dict[str, Callable[[Body, list[Access]], Poly]] = {
 }
 
 
+def is_scalar(factor: Gen) -> bool:
+    """Whether a factor is a run-time scalar, which every one of a Fold's programs may read."""
+    return isinstance(factor, Elem) and isinstance(plain(factor.access).node.op, Scalar)
+
+
 def check_rescales(total: Poly) -> None:
     """Raise `Unsupported` unless every monomial can follow a change of the running values."""
     for _, factors in total:
@@ -312,7 +317,7 @@ def _check_exponent(arg: Poly) -> None:
         if any(isinstance(g, Run | Exp | Gate) for g in gens):
             raise Unsupported("an exponent has a product with a running value")
         if any(isinstance(g, Shift) for g in gens) and (
-            len([g for g in gens if not isinstance(g, Size)]) != 1
+            len([g for g in gens if not isinstance(g, Size) and not is_scalar(g)]) != 1
             or any(isinstance(g, Shift) and p != 1 for g, p in factors)
         ):
             raise Unsupported("an exponent is not linear in a shifted term")

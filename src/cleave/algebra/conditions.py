@@ -62,6 +62,11 @@ def needs_of(program: Program, forms: Forms) -> dict[str, Need]:
     return found
 
 
+def needs_at(node: Node, forms: Forms) -> frozenset[str]:
+    """The keys of the needs of one node, not of what it reads."""
+    return frozenset(need.key for rel, value in _raw(node, forms) for need in _settle(rel, value, node))
+
+
 def missing(needed: dict[str, Need], given: dict[str, Need]) -> list[Need]:
     """The needs that are not among the given ones and do not follow from one of them."""
     positives = {need.value: need for need in given.values() if need.rel == ">"}

@@ -21,7 +21,7 @@ from cleave.errors import Unsupported
 from cleave.ir.candidate import Element, Fold, Value
 from cleave.ir.dims import Index, Parts
 from cleave.ir.ops import Access, Const, Node, Scalar, const, input_node, map_node
-from cleave.ir.program import Output, Program
+from cleave.ir.program import Output, Program, sort_nodes
 from cleave.ir.rewrite import Replaced, replace_arguments, replace_nodes, rewrite
 
 
@@ -162,7 +162,8 @@ def _program(name: str, inputs: Sequence[Node], names: Sequence[str], nodes: Seq
         Output(n, node, tuple((k,) for k in range(len(node.axes))))
         for n, node in zip(names, nodes, strict=True)
     )
-    return Program(name, tuple(inputs), outputs)
+    scalars = [n for n in sort_nodes(nodes) if isinstance(n.op, Scalar) and n not in inputs]
+    return Program(name, (*inputs, *scalars), outputs)
 
 
 # ---------------------------------------------------------------- a partition, written out

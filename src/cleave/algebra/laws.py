@@ -38,6 +38,7 @@ LAWS: dict[str, str] = {
     "cross": "a / b = c / d where a d = c b",
     "either-sign": "what holds for |a| = a and for |a| = -a holds",
     "given": "what the user's program needs to be defined holds",
+    "same": "values with one normal form are equal",
 }
 
 CONDITIONS: dict[str, str] = {
@@ -102,14 +103,33 @@ def recorded() -> Generator[list[Application]]:
         _record = before
 
 
+@contextmanager
+def unrecorded() -> Generator[None]:
+    """Record nothing inside a `with` block."""
+    global _record
+    before = _record
+    _record = None
+    try:
+        yield
+    finally:
+        _record = before
+
+
+def recording() -> bool:
+    """Is a record being made?"""
+    return _record is not None
+
+
 def steps_of(record: list[Application]) -> tuple[Step, ...]:
-    """The record as steps, repetitions left out."""
-    steps: dict[Step, None] = {}
+    """The record as steps; what was done before, in whatever place, is left out."""
+    steps: dict[tuple[str, str, str], Step] = {}
     for law, place, before, after in record:
         old, new = _text(before), _text(after)
+        if law == "same" and old == new:
+            old = "both programs"
         if old != new:
-            steps[Step(law, place, old, new)] = None
-    return tuple(steps)
+            steps.setdefault((law, old, new), Step(law, place, old, new))
+    return tuple(steps.values())
 
 
 def _text(value: Keyed) -> str:

@@ -14,7 +14,7 @@ from cleave.algebra.bodies import Body, Elem, Exp, Factors, Gate, Poly, Run, Shi
 from cleave.algebra.frame import Site, at_axes, plain
 from cleave.algebra.rescaling import decomposition_holds, rescaling_holds
 from cleave.errors import Unsupported
-from cleave.ir.ops import FLOATS, Access, Const, Contract, Map, Node, Reduce, SizeOf
+from cleave.ir.ops import FLOATS, Access, Const, Contract, Map, Node, Reduce, Scalar, SizeOf
 
 MOST_STATES = 24
 """The most sums that one value may need."""
@@ -92,7 +92,7 @@ def _check_known(factors: Factors, running: frozenset[Node]) -> None:
 def _check_access(access: Access, running: frozenset[Node]) -> None:
     access = plain(access)
     op = access.node.op
-    if access.node in running or isinstance(op, Const | SizeOf):
+    if access.node in running or isinstance(op, Const | SizeOf | Scalar):
         return
     if not isinstance(op, Map):
         name = getattr(op, "name", "") or "another value"

@@ -33,7 +33,7 @@ from cleave.algebra.members import Member, closure
 from cleave.algebra.rescaling import Same
 from cleave.algebra.support import Zeros
 from cleave.ir.dims import Dim, Index, Join, Part, Term, indices_of, var
-from cleave.ir.ops import Access, Const, Map, Node, Reduce, SizeOf, const, input_node, map_node, size
+from cleave.ir.ops import Access, Const, Map, Node, Reduce, Scalar, SizeOf, const, input_node, map_node, size
 
 LATTICE = {"max": "max", "min": "min", "any": "or", "all": "and", "prod": "mul"}
 """How two parts of a reduction that is not a sum are put together."""
@@ -231,35 +231,39 @@ class Assembly:
             return self.build.map("max", seen, self.build.number(1.0))
         if isinstance(op, Const):
             return access if isinstance(op.value, bool) else self.build.number(float(op.value))
+        if isinstance(op, Scalar):
+            return access
         assert isinstance(op, Map)
         args = [self.run(moment, site, a.at(at_axes(access))) for a in op.args]
         if op.fn in ("cast", "id"):
             return args[0]
         return self.build.map(op.fn, *args, dtype="bool" if access.node.dtype == "bool" else "")
 
-    def lattice_run(self, run: Poly) -> tuple[Fraction, Access, str] | None:
-        """Coefficient, read and kind, if running values are one running maximum or minimum."""
+    def lattice_run(self, run: Poly) -> tuple[Fraction, Access, str, bool] | None:
+        """Coefficient, read, kind, and whether inf of either sign is guarded against, if running values are
+        one running maximum or minimum."""
         if len(run) != 1 or len(run[0][1]) != 1:
             return None
         gen, power = run[0][1][0]
         if not isinstance(gen, Run) or power != 1:
             return None
-        access = unguarded(plain(gen.access))
+        access, both = unguarded(plain(gen.access))
         member = self.members.get(access.node)
         if member is None or member.kind not in ("max", "min"):
             return None
-        return run[0][0], access, member.kind
+        return run[0][0], access, member.kind, both
 
     def shift_value(self, moment: Moment, site: Site, run: Poly, *, raw: bool = False) -> Access:
         """The shift at a moment; 0 where it is not finite because nothing has been seen."""
         build = self.build
         single = self.lattice_run(run)
         if single is not None:
-            coefficient, access, kind = single
+            coefficient, access, kind, both = single
             value = self.run(moment, site, access)
             if not raw:
-                nothing = build.number(-math.inf if kind == "max" else math.inf)
-                unseen = build.map("eq", value, nothing, dtype="bool")
+                nothing = build.number(-math.inf if kind == "max" and not both else math.inf)
+                tested = build.map("abs", value) if both else value
+                unseen = build.map("eq", tested, nothing, dtype="bool")
                 value = build.select(unseen, build.number(0.0), value)
             return build.mul(value, build.number(coefficient))
         value = self.emit.poly(self.view(site, moment), run)
@@ -314,6 +318,8 @@ class Assembly:
                 if isinstance(gen, Shift):
                     raw = self._is_anchor(site, coefficient, factors)
                     part = build.mul(self._delta(site, gen.run, old, new, raw), part)
+                elif isinstance(gen, Elem):
+                    part = build.mul(part, build.power(plain(gen.access), power))
                 else:
                     assert isinstance(gen, Size)
                     part = build.mul(part, build.power(size(gen.dim, build.dtype), power))
@@ -337,7 +343,7 @@ class Assembly:
         single = self.lattice_run(gen.run)
         if single is None or len(gen.base) != 1 or len(gen.base[0][1]) != 1:
             return False
-        sign, access, kind = single
+        sign, access, kind, _ = single
         base, power = gen.base[0][1][0]
         if not isinstance(base, Elem) or power != 1 or gen.base[0][0] != -sign:
             return False
@@ -402,7 +408,8 @@ class _Piece(View):
         self.bound = tuple(self.loop if i == site.loop else i for i in site.node.bound)
 
     def elem(self, access: Access) -> Access:
-        return self.assembly.element(self.site, plain(access))
+        access = plain(access)
+        return access if isinstance(access.node.op, Scalar) else self.assembly.element(self.site, access)
 
     def run(self, access: Access) -> Access:
         return self.assembly.run(self.moment, self.site, access)
@@ -430,18 +437,23 @@ def piece_of(site: Site) -> Index:
     return Index(Part(site.over), site.loop.number)
 
 
-def unguarded(access: Access) -> Access:
-    """The value behind `select(value = -inf, 0, value)`: shifts are guarded anyway."""
+def unguarded(access: Access) -> tuple[Access, bool]:
+    """The value behind `select(value = -inf, 0, value)`, since shifts are guarded anyway, and whether the
+    guard is against inf of either sign: `select(|value| = inf, 0, value)`."""
     op = access.node.op
     if not isinstance(op, Map) or op.fn != "select":
-        return access
+        return access, False
     condition, zero, value = (plain(a.at(at_axes(access))) for a in op.args)
     test = condition.node.op
     if not isinstance(test, Map) or test.fn != "eq" or not is_constant(zero, 0.0):
-        return access
+        return access, False
     one, two = (plain(a.at(at_axes(condition))) for a in test.args)
-    infinite = is_constant(two, -math.inf) or is_constant(two, math.inf)
-    return value if infinite and one == value else access
+    if not is_constant(two, -math.inf) and not is_constant(two, math.inf):
+        return access, False
+    if isinstance(one.node.op, Map) and one.node.op.fn == "abs":
+        inner = plain(one.node.op.args[0].at(at_axes(one)))
+        return (value, True) if inner == value and is_constant(two, math.inf) else (access, False)
+    return (value, False) if one == value else (access, False)
 
 
 def _ordered(value: Term) -> list[Index]:

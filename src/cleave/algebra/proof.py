@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from cleave.algebra import laws, opinion, rewrite
+from cleave.algebra import laws, opinion, predicates, rewrite
 from cleave.algebra.arithmetic import add, mul, sub
 from cleave.algebra.conditions import missing, needs_of
 from cleave.algebra.forms import (
@@ -41,6 +41,7 @@ from cleave.errors import Unsupported
 from cleave.ir.candidate import Step
 from cleave.ir.dims import Atom, Dim, Extent, Index, Union
 from cleave.ir.program import Output, Program
+from cleave.ir.text import parse_program, print_program
 
 ROUNDS = 12
 """How many denominators are multiplied out."""
@@ -88,15 +89,30 @@ def _prove(a: Program, found: Match, points: int) -> Proof:
     if any(x not in merged and y not in merged for x, y in found.equal):
         return Proof("unknown", counterexample="the second program needs equal sizes: " + _sizes(found))
     one, two = rename_dims(a, merged), rename_dims(b, merged)
-    forms_a, forms_b = normal_forms(one), normal_forms(two)
-    given = needs_of(one, forms_a)
-    needed = missing(needs_of(two, forms_b), given)
+    forms_a, forms_b = normal_forms(_placed(one, "first")), normal_forms(_placed(two, "second"))
+    with laws.unrecorded():
+        given = needs_of(one, forms_a)
+        needed = missing(needs_of(two, forms_b), given)
     known = {need.value for need in (*given.values(), *needed) if need.rel == "[]"}
     for x, y in zip(one.outputs, two.outputs, strict=True):
+        laws.at(f"output {x.name}")
         if not _same(one, forms_a, x, forms_b, y, _closures(known)):
             return _refute(a, b, found, points, x.name)
+        laws.note("same", _at(forms_a[x.node], x, _axes(x)), _at(forms_b[y.node], y, _axes(x)))
     conditions = [*(f"|{x}| = |{y}|" for x, y in found.equal), *map(str, needed)]
     return Proof("yes-if" if conditions else "yes", tuple(dict.fromkeys(conditions)))
+
+
+def _placed(program: Program, which: str) -> Program:
+    """The program with names, as it is printed, that say which of the two it is, if steps are recorded."""
+    if not laws.recording():
+        return program
+    names = parse_program(print_program(program)).names
+    return replace(program, names={n: f"{name} of the {which} program" for n, name in names.items()})
+
+
+def _axes(output: Output) -> list[Index]:
+    return [output.node.axes[n] for group in output.layout for n in group]
 
 
 def _sizes(found: Match) -> str:
@@ -181,7 +197,12 @@ def equal(a: Poly, b: Poly) -> bool:
             return False
         # The values need to agree only where the guard holds.
         return equal(one.value, two.value) or is_zero(mul(one.guard, sub(one.value, two.value)), CASES)
-    return is_zero(sub(a, b), CASES)
+    difference = sub(a, b)
+    if is_zero(difference, CASES):
+        return True
+    # Where a lone maximum or logarithm in both is -inf, both are -inf or not defined.
+    guard = predicates.presence(a)
+    return guard.number is None and guard == predicates.presence(b) and is_zero(mul(guard, difference), CASES)
 
 
 def is_zero(value: Poly, depth: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from cleave.algebra.bodies import Factors, Gate, Poly, Run, Shift, Size, rebase
+from cleave.algebra.bodies import Elem, Factors, Gate, Poly, Run, Shift, Size, rebase
 from cleave.algebra.build import Builder, axes_of
 from cleave.algebra.emission import Emission, View, mask, signed
 from cleave.algebra.frame import Site, plain
@@ -104,6 +104,8 @@ def _weight(build: Builder, old: View, new: View, exponent: Poly) -> Access:
         for gen, power in factors:
             if isinstance(gen, Shift):
                 part = build.mul(part, _delta(build, old, new, gen.run))
+            elif isinstance(gen, Elem):
+                part = build.mul(part, build.power(old.elem(gen.access), power))
             else:
                 assert isinstance(gen, Size)
                 part = build.mul(part, build.power(size(gen.dim, build.dtype), power))

@@ -9,7 +9,7 @@ The user's own program is always the first candidate.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cleave.algebra.cost import Cost, cost_of, divides, products_of
@@ -19,6 +19,7 @@ from cleave.algebra.folds import assemblies_of, fold_from, folds_of, split_from,
 from cleave.algebra.forms import Poly
 from cleave.algebra.pieces import Assembly
 from cleave.algebra.read import OWN, Reader, Reading
+from cleave.algebra.share import shared
 from cleave.algebra.shifts import stabilise
 from cleave.algebra.stability import Standing, conditions_of, standing_of
 from cleave.errors import CleaveError
@@ -26,6 +27,7 @@ from cleave.ir.candidate import Candidate, Fold, Step
 from cleave.ir.dims import Part, Parts
 from cleave.ir.ops import Node
 from cleave.ir.program import Program
+from cleave.ir.text import parse_program, print_program
 
 MOST_CHOICES = 48
 """Combinations of readings that are built."""
@@ -54,6 +56,8 @@ class Draft:
     shifted: bool = False
     """Whether maxima were taken out of exponentials that the user sums as they are."""
     reassociated: bool = False
+    base: Program | None = None
+    """A program proved equal to the user's, that this one is proved equal to."""
 
 
 def search(
@@ -79,6 +83,7 @@ class _Search:
         self.memo: Memo = {}
         self.forms: dict[Node, Poly] = {}
         self.loops: dict[Fold, Assembly] = {}
+        self.names: Mapping[Node, str] = parse_program(print_program(program)).names
 
     def count(self, reason: str, amount: int = 1) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + amount
@@ -116,12 +121,18 @@ class _Search:
 
     def _drafts(self, own: Draft) -> list[Draft]:
         found: dict[tuple[str, ...], Draft] = {_key(self.user): own}
-        bases: list[tuple[Program, tuple[Step, ...], str]] = [(self.user, (), "")]
-        stable = stabilise(self.user, self.dtype)
+        start, first = self.user, ()
+        once = shared(self.user, self.forms, self.names)
+        if once is not None and self._equal(self.user, once[0]):
+            # Its readings cost less than the same readings of the user's program.
+            start, first = once
+        bases: list[tuple[Program, tuple[Step, ...], str]] = [(start, first, "")]
+        stable = stabilise(start, self.dtype)
         if stable is not None:
             law = "exp(f) = exp(f - u) * exp(u), u the largest f"
             before, after = "exp(f)", "exp(f - max f), quotients cancel exp(max f), logs add max f"
-            bases.append((stable, (Step(law, "every summed exponential", before, after),), "shifted"))
+            step = Step(law, "every summed exponential", before, after)
+            bases.append((stable, (*first, step), "shifted"))
         for program, steps, form in bases:
             reader = Reader(program, self.dtype)
             for choice in self._choices(reader, program):
@@ -131,13 +142,19 @@ class _Search:
                 if key in found:
                     self.count("dropped: built before")
                     continue
-                more, cancels = describe(reader, program, choice)
+                more, cancels = describe(reader, self._named(program), choice)
                 names = [n for n in (form, form_name(reader, choice)) if n]
-                words = ", ".join(names) or "as written"
+                words = ", ".join(names) or ("as written" if start is self.user else "computed once")
+                reassociated = self._reassociated(new)
+                cost = cost_of(new)
                 found[key] = Draft(
-                    new, cost_of(new), (*steps, *more), words, cancels, bool(form), self._reassociated(new)
+                    new, cost, (*steps, *more), words, cancels, bool(form), reassociated, start
                 )
         return list(found.values())[1:]
+
+    def _named(self, program: Program) -> Program:
+        """The program with the user's values called as the user's program is printed."""
+        return replace(program, names={**program.names, **self.names})
 
     def _choices(self, reader: Reader, program: Program) -> list[dict[Node, Reading]]:
         ways = [(n, self._different(reader, n)) for n in program.nodes]
@@ -218,7 +235,7 @@ class _Search:
         if not own and self.numerics != "fast" and not all(c.holds for c in conditions):
             self.count("dropped: stands worse than the user's program")
             return None
-        if not own and not self._equal(self.user, draft.program):
+        if not own and not self._equal(draft.base or self.user, draft.program):
             return None
         folds: list[Fold] = []
         for assembly in assemblies_of(draft.program):

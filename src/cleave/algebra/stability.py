@@ -9,7 +9,7 @@ the same operation in the user's program. All are symbolic; dtypes' limits are t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cleave.algebra.clusters import is_sum
 from cleave.algebra.forms import Poly
@@ -107,6 +107,12 @@ def _condition(
     if kind == "range":
         if at_most_one(access):
             return Condition(kind, subject, "between 0 and 1", True, "an exponential of what is at most 0")
+        smaller = _no_larger(access)
+        if smaller is not None and (
+            isinstance(smaller.node.op, Input) or _canonical(smaller, forms) in known
+        ):
+            bound = "no larger than in the user's program"
+            return Condition(kind, subject, bound, True, "an operand of the user's program, scaled down")
         why = "an operand that the user's program does not have: to be checked against its dtype"
         return Condition(kind, subject, f"|{subject}|", True, why)
     bound = "no bound" if kind == "exponent" else "may be 0"
@@ -156,7 +162,7 @@ def _is_entry(value: Access, top: Access, reduced: Reduce) -> bool:
 def _unguarded(access: Access) -> Access:
     from cleave.algebra.pieces import unguarded
 
-    return unguarded(access)
+    return unguarded(access)[0]
 
 
 def _is_low(access: Access) -> bool:
@@ -174,6 +180,19 @@ def at_most_one(access: Access) -> bool:
     if op.fn == "exp":
         return below_zero(args[0])
     return op.fn == "select" and all(at_most_one(a) or _is_low(a) for a in args[1:])
+
+
+def _no_larger(access: Access) -> Access | None:
+    """The value that another one is a product with a number from -1 to 1 of, or a quotient by 1 or more."""
+    op = access.node.op
+    if not isinstance(op, Map) or op.fn not in ("mul", "div"):
+        return None
+    one, two = (plain(a.at(at_axes(access))) for a in op.args)
+    by = two.node.op
+    if not isinstance(by, Const) or isinstance(by.value, bool):
+        return None
+    fine = abs(by.value) <= 1 if op.fn == "mul" else abs(by.value) >= 1
+    return one if fine else None
 
 
 def at_least_one(access: Access) -> bool:
@@ -196,6 +215,13 @@ def at_least_one(access: Access) -> bool:
 def spell(program: Program, access: Access) -> str:
     """A short name for a value: as in the user's source, else by what it is made of."""
     return _spell(program, access.node, 3)
+
+
+def define(program: Program, node: Node) -> str:
+    """A value's name and the operation that gives it."""
+    name = program.names.get(node, "")
+    text = _spell(replace(program, names={n: w for n, w in program.names.items() if n is not node}), node, 2)
+    return f"{name} = {text}" if name else text
 
 
 def _spell(program: Program, node: Node, depth: int) -> str:

@@ -77,14 +77,13 @@ class _Body:
         """Put an operation into the last nest that can take it, or into a new one."""
         statement = op.statement
         first = statement.first if isinstance(statement, Store) else ()
-        number = len(self.items)
-        for place in range(number - 1, self._earliest(op) - 1, -1):
-            item = self.items[place]
+        for number in range(len(self.items) - 1, self._earliest(op) - 1, -1):
+            item = self.items[number]
             if isinstance(item, Nest) and item.space == op.space and item.first == first:
-                number = place
                 item.ops.append(op)
                 break
         else:
+            number = len(self.items)
             self.items.append(Nest(op.space, first, [op]))
         if op.out is not None:
             self._made[op.out] = number
@@ -95,12 +94,12 @@ class _Body:
 
     def _earliest(self, op: Op) -> int:
         """The first item at which an operation may run."""
-        place = max((self._made.get(t, -1) + is_total(t) for t in leaves_of(op.reads)), default=0)
+        number = max((self._made.get(t, -1) + is_total(t) for t in leaves_of(op.reads)), default=0)
         if isinstance(op.statement, Load | Store):
-            place = max(place, self._stored.get(op.statement.tensor, -1) + 1)
+            number = max(number, self._stored.get(op.statement.tensor, -1) + 1)
         if isinstance(op.statement, Store):
-            place = max(place, self._loaded.get(op.statement.tensor, -1) + 1)
-        return max(place, 0)
+            number = max(number, self._loaded.get(op.statement.tensor, -1) + 1)
+        return max(number, 0)
 
 
 class _Gatherer:

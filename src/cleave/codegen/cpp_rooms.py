@@ -14,8 +14,8 @@ from cleave.codegen.cpp_text import TILE_BYTES
 from cleave.codegen.cpp_tiles import Item, Nest, Op, Pass, Product, Room, Tile, all_ops, is_total, leaves_of
 from cleave.schedule.tiles import Carry, Compute, ContractTile, ReduceTile
 
-PANEL_BYTES = 32 * 1024
-"""Scratch of a product: `kDepth * kColumns` doubles at most (cpp_runtime.h)."""
+PANEL_BYTES = 128 * 1024
+"""Scratch of a product: `kPanels * kDepth * kColumns` elements, with the widest vectors (cpp_runtime.h)."""
 
 
 @dataclass(slots=True)

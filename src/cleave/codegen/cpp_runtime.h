@@ -111,8 +111,14 @@ struct f16 {
 
 // ------------------------------------------------------------------ element functions
 
+// One rounding where the machine has the instruction; the library's emulation would be slow.
+#if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+inline float fma(float a, float b, float c) { return a * b + c; }
+inline double fma(double a, double b, double c) { return a * b + c; }
+#endif
 
 // NaN wins over everything else.
 template <class T>
@@ -362,7 +368,7 @@ inline void product_rows(i64 depth, const T* a, i64 a_row, i64 a_k, const T* pan
     const V b1 = *reinterpret_cast<const L*>(panel + k * kColumns<T> + kLanes<T>);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const V x = a[r * a_row + k * a_k] - V{};
+      const V x = a[r * a_row + k * a_k] - V{};  // in every lane
       sum[r][0] = fused(x, b0, sum[r][0]);
       sum[r][1] = fused(x, b1, sum[r][1]);
     }
@@ -455,13 +461,6 @@ inline void transpose8(const B* b, i64 row, float* panel, i64 panel_row) {
 template <class T, class B>
 __attribute__((noinline)) void pack_panel(i64 depth, const B* b, i64 b_k, i64 b_column, i64 n, T* panel) {
   constexpr i64 W = kColumns<T>;
-  if (b_column == 1 && n == W) {
-    for (i64 k = 0; k < depth; ++k) {
-#pragma omp simd
-      for (i64 j = 0; j < W; ++j) panel[k * W + j] = T(b[k * b_k + j]);
-    }
-    return;
-  }
   i64 j0 = 0;
 #if defined(__AVX__)
   if constexpr (std::is_same_v<T, float> && !std::is_same_v<B, double>) {
@@ -484,19 +483,42 @@ __attribute__((noinline)) void pack_panel(i64 depth, const B* b, i64 b_k, i64 b_
 }
 
 constexpr i64 kDepth = 256;  // of a panel: it stays in the first-level cache
+constexpr i64 kPanels = 4;   // packed together: whole lines of a row that lie next to each other
+
+// Panels of full width, where columns are next to each other: row by row.
+template <class T, class B>
+__attribute__((noinline)) void pack_rows(i64 depth, const B* b, i64 b_k, i64 panels, T* panel) {
+  constexpr i64 W = kColumns<T>;
+  for (i64 k = 0; k < depth; ++k)
+    for (i64 p = 0; p < panels; ++p) {
+#pragma omp simd
+      for (i64 j = 0; j < W; ++j) panel[(p * depth + k) * W + j] = T(b[k * b_k + p * W + j]);
+    }
+}
 
 // c[i, j] (+)= sum_k a[i, k] * b[k, j]; the columns of c are next to each other. `panel` has room for
-// min(depth, kDepth) * kColumns elements.
+// kPanels * kDepth * kColumns elements.
 template <class T, class B>
-__attribute__((noinline)) void product(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
-                    i64 b_column, T* c, i64 c_row, bool add, T* panel) {
+__attribute__((noinline)) void product(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k,
+                                       const B* b, i64 b_k, i64 b_column, T* c, i64 c_row, bool add, T* panel) {
   constexpr i64 W = kColumns<T>;
   for (i64 k = 0; k == 0 || k < depth; k += kDepth) {
     const i64 part = least(kDepth, depth - k);
-    for (i64 j = 0; j < columns; j += W) {
-      const i64 n = least(W, columns - j);
-      pack_panel(part, b + k * b_k + j * b_column, b_k, b_column, n, panel);
-      product_panel(rows, part, a + k * a_k, a_row, a_k, panel, c + j, c_row, n, add || k > 0);
+    const T* const a_part = a + k * a_k;
+    const B* const b_part = b + k * b_k;
+    i64 j = 0;
+    while (j < columns) {
+      const i64 panels = b_column == 1 ? least(kPanels, (columns - j) / W) : 0;
+      if (panels > 0) {
+        pack_rows(part, b_part + j, b_k, panels, panel);
+        for (i64 p = 0; p < panels; ++p, j += W)
+          product_panel(rows, part, a_part, a_row, a_k, panel + p * part * W, c + j, c_row, W, add || k > 0);
+      } else {
+        const i64 n = least(W, columns - j);
+        pack_panel(part, b_part + j * b_column, b_k, b_column, n, panel);
+        product_panel(rows, part, a_part, a_row, a_k, panel, c + j, c_row, n, add || k > 0);
+        j += W;
+      }
     }
   }
 }

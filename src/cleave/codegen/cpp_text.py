@@ -48,9 +48,12 @@ def times(*factors: Text) -> Text:
         if isinstance(factor, int):
             number *= factor
         else:
-            texts.append(f"({factor})" if _is_sum(factor) else factor)
+            texts.append(factor)
     if number == 0 or not texts:
         return number
+    if number == 1 and len(texts) == 1:
+        return texts[0]
+    texts = [f"({text})" if _is_sum(text) else text for text in texts]
     return " * ".join([*texts, str(number)] if number != 1 else texts)
 
 

@@ -250,6 +250,16 @@ def logsumexp(t: Tracer, x: Value, dim: Any, keepdim: bool = False) -> Value:
     return cast(t, result, out_dtype(t))
 
 
+@lowers("logaddexp")
+def logaddexp(t: Tracer, a: Value, b: Value) -> Value:
+    out = out_dtype(t)
+    w = wide(out)
+    top = apply(t, "max", w, a, b)
+    shift = choose(t, compare(t, "eq", apply(t, "abs", w, top), infinity()), 0, top, w)
+    powers = [apply(t, "exp", w, apply(t, "sub", w, x, shift)) for x in (a, b)]
+    return cast(t, apply(t, "add", w, apply(t, "log", w, apply(t, "add", w, *powers)), shift), out)
+
+
 # ---------------------------------------------------------------- norms of vectors
 
 

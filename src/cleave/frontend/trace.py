@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import logging
 import math
 import sys
 import threading
@@ -21,6 +22,7 @@ from typing import Any
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import TorchFunctionMode
@@ -75,6 +77,10 @@ SAME_SHAPE = frozenset(
 )
 """What PyTorch runs whose results have the shape of the first argument."""
 LEADING_PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def _is_symbolic(leaf: Any) -> bool:
+    return isinstance(leaf, Sym) or (isinstance(leaf, torch.Size) and any(isinstance(n, Sym) for n in leaf))
 
 
 def name_of(func: Callable[..., Any]) -> str:
@@ -281,6 +287,9 @@ class Tracer(TorchFunctionMode):
         if result is before is not None and name not in self.table and name[:-1] not in self.table:
             raise Whole(f"{name} has no lowering", where=where)
         if not any(isinstance(r, torch.Tensor) for r in pytree.tree_leaves(result)):
+            if any(map(_is_symbolic, leaves)):  # a number made of sizes: `sym_sqrt`, `broadcast_shapes`
+                args, kwargs = pytree.tree_unflatten(leaves, spec)
+                return func(*args, **kwargs)
             return result
         self.count += 1
         self.recorder.call, self.recorder.where, self.result = self.count, where, result
@@ -427,11 +436,23 @@ class Tracer(TorchFunctionMode):
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Fake tensors and this mode, without gradients; `math.sqrt` of a size stays symbolic."""
-        with _LOCK, torch.no_grad(), _symbolic_sqrt(), self.fakes, self:
+        with _LOCK, torch.no_grad(), _symbolic_sqrt(), _quiet(), self.fakes, self:
             yield
 
 
 _LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """An error in the user's function is raised; PyTorch would log pages of its own frames besides."""
+    logger = logging.getLogger(fake_tensor.__name__)
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 @contextlib.contextmanager

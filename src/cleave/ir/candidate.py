@@ -46,6 +46,8 @@ class Fold:
     - `merge`: inputs `a_<state>` and `b_<state>`; outputs: the state of both pieces together,
     - `finish`: inputs: the state; outputs: the values.
 
+    Each of them may also read run-time scalars of the candidate's program, as inputs of the same name.
+
     A state's axes, in order, are the axes of its output in `init`. `support`, if given, is a boolean access
     whose terms use the indices of the element named `support_of` (its axes): where it is false, the
     piece's element leaves the state unchanged, so whole pieces may be skipped (proved).

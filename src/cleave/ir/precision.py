@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cleave.ir.candidate import Candidate, Element, Fold, Value
+from cleave.ir.candidate import Candidate, Condition, Element, Fold, Value
 from cleave.ir.ops import FLOATS, Access, Const, Contract, Input, Map, Node, Scalar, make_node
 from cleave.ir.program import Program, sort_nodes
 from cleave.ir.rewrite import Replaced, replace_access, replace_arguments, replace_nodes, rewrite
@@ -33,6 +33,14 @@ def assign(candidate: Candidate, user: Program) -> Candidate:
     inner = dict(pass_.computed)
     folds = tuple(_assign_fold(fold, inner, pass_) for fold in candidate.folds)
     return replace(candidate, program=program, folds=folds)
+
+
+def narrows(condition: Condition, dtype: str) -> bool:
+    """Does a candidate stand worse than the user's program by this condition, if its operands have `dtype`?
+
+    Algebra marks an operand that nothing bounds by the user's own with its magnitude, `|x|`; float16, whose
+    largest number is 65504, may not hold it, dtypes with the exponents of float32 always do."""
+    return condition.kind == "range" and condition.bound.startswith("|") and dtype == "f16"
 
 
 def _wide(program: Program) -> str:
@@ -129,13 +137,27 @@ class _Pass:
 
 
 def narrow_product(node: Node, dtype: str) -> Node:
-    """The product with every operand of one dtype, by casts where they are not."""
+    """The product with every operand of one dtype, by casts where they are not, and with the operand that has
+    the result's first axis on the left: rows of the result are rows of the left operand."""
+    assert isinstance(node.op, Contract)
+    node = rows_first(node)
     assert isinstance(node.op, Contract)
     args = tuple(
         a if a.node.dtype == dtype else make_node(Map("cast", (a.node.read(),)), a.node.axes, dtype)(*a.terms)
         for a in node.op.args
     )
     return make_node(Contract(node.op.bound, args), node.axes, node.dtype)
+
+
+def rows_first(node: Node) -> Node:
+    """The product with its two operands in the order of the result's axes."""
+    if not isinstance(node.op, Contract) or len(node.op.args) != 2:
+        return node
+    left, right = node.op.args
+    own = [i for i in node.axes if (i in left.indices) != (i in right.indices)]
+    if not own or own[0] in left.indices:
+        return node
+    return make_node(Contract(node.op.bound, (right, left)), node.axes, node.dtype)
 
 
 def _cast(access: Access, old: Node, dtype: str) -> Access:
@@ -164,9 +186,7 @@ def _assign_step(step: Program, dtypes: Mapping[str, str], product: str) -> Prog
         new = pair_operands(replace_arguments(node, replaced))
         if is_matrix_product(new):
             operands = {a.node.dtype for a in new.args}
-            dtype = product or max(operands, key=_width)
-            if operands != {dtype}:
-                new = narrow_product(new, dtype)
+            new = narrow_product(new, product or max(operands, key=_width))
         return new.read()
 
     nodes = sort_nodes([*step.inputs, *(o.node for o in step.outputs)])

@@ -95,31 +95,41 @@ def evaluate_fold(
         raise Invalid(f"the parts of {fold.over} are {list(partition)}, expected a sum of {total}")
     with np.errstate(all="ignore"):
         outer.compute([element.access.node for element in fold.elements])
-        start = _run_plain(fold.init, {}, outer.sizes, dtype)
+        scalars = {n.op.name: np.asarray(inputs[n.op.name]) for n in candidate.program.inputs
+                   if isinstance(n.op, Scalar)}  # fmt: skip
+        start = _run_plain(fold.init, scalars, outer.sizes, dtype)
         states: list[dict[str, Array]] = []
         place = 0
         for part in parts:
             state = start
             for size in part:
                 elements = _elements(fold, outer, place, size)
+                elements |= scalars
                 state = _run_plain(fold.step, {**state, **elements}, _piece_sizes(fold, outer, size), dtype)
                 place += size
             states.append(state)
-        merged = _merge(fold, states, tree, outer.sizes, dtype) if states else start
-        return _run_plain(fold.finish, merged, outer.sizes, dtype)
+        merged = _merge(fold, states, tree, scalars, outer.sizes, dtype) if states else start
+        return _run_plain(fold.finish, {**merged, **scalars}, outer.sizes, dtype)
 
 
 def _merge(
-    fold: Fold, states: list[dict[str, Array]], tree: Tree | None, sizes: Mapping[Dim, int], dtype: FloatType
+    fold: Fold,
+    states: list[dict[str, Array]],
+    tree: Tree | None,
+    scalars: Mapping[str, Array],
+    sizes: Mapping[Dim, int],
+    dtype: FloatType,
 ) -> dict[str, Array]:
     if isinstance(tree, int):
         return states[tree]
-    inner = states if tree is None else [_merge(fold, states, branch, sizes, dtype) for branch in tree]
+    inner = (
+        states if tree is None else [_merge(fold, states, branch, scalars, sizes, dtype) for branch in tree]
+    )
     merged = inner[0]
     for other in inner[1:]:
         both = {f"a_{name}": merged[name] for name in fold.state}
         both |= {f"b_{name}": other[name] for name in fold.state}
-        merged = _run_plain(fold.merge, both, sizes, dtype)
+        merged = _run_plain(fold.merge, {**both, **scalars}, sizes, dtype)
     return merged
 
 

@@ -91,7 +91,8 @@ def before_after(plan: Plan, candidate: Candidate) -> str:
     """The symbolic cost of the user's program and of a candidate, in numbers at the first representative."""
     point = plan.representatives[0]
     lines = [f"at {dynamic_text(plan, point)}"]
-    for title, one in (("as written", plan.found.candidates[0]), (candidate.form, candidate)):
+    first = plan.found.candidates[0]
+    for title, one in {"as written": first, candidate.form: candidate}.items():
         values = [(name, at(text, point)) for name, text in one.cost]
         texts = [f"{COSTS.get(name, name)} {value:,}" for name, value in values if value is not None]
         lines.append(f"  {title}: {', '.join(texts)}")

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from cleave.algebra.laws import LAWS
 from cleave.algebra.search import Found
 from cleave.algebra.stability import spell
 from cleave.ir.candidate import Candidate, Step
@@ -46,15 +47,16 @@ def candidates_text(found: Found) -> str:
     """One entry a candidate: form, marks, and what changes in cost against the user's program."""
     lines: list[str] = []
     first = dict(found.candidates[0].cost)
+    seen: dict[tuple[tuple[str, str], ...], int] = {}
     for number, candidate in enumerate(found.candidates, 1):
         note = f" ({', '.join(marks)})" if (marks := marks_of(candidate)) else ""
         lines.append(f"{number:2}. {candidate.form}{note}")
-        cost = dict(candidate.cost)
-        if number > 1 and cost == first:
-            lines.append("      cost as in 1")
+        before = seen.setdefault(candidate.cost, number)
+        if before != number:
+            lines.append(f"      cost as in {before}")
             continue
-        changed = [n for n in cost if number == 1 or cost[n] != first.get(n)]
-        lines += [f"      {COSTS.get(name, name)}: {cost[name]}" for name in changed]
+        changed = [(n, text) for n, text in candidate.cost if number == 1 or text != first.get(n)]
+        lines += [f"      {COSTS.get(name, name)}: {text}" for name, text in changed]
     return "\n".join([*lines, counts_text(found)])
 
 
@@ -97,7 +99,8 @@ def steps_text(steps: Sequence[Step]) -> str:
     """Numbered steps: the law and its place, then before and after."""
     lines: list[str] = []
     for number, step in enumerate(steps, 1):
-        lines.append(f"{number:2}. {step.law}" + (f", at {step.place}" if step.place else ""))
+        law = f"{step.law}: {LAWS[step.law]}" if step.law in LAWS else step.law
+        lines.append(f"{number:2}. {law}" + (f", at {step.place}" if step.place else ""))
         lines += [f"      from {step.before}"] if step.before else []
         lines += [f"      to   {step.after}"] if step.after else []
     return "\n".join(lines)

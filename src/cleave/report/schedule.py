@@ -94,11 +94,12 @@ def parts_at(plan: Plan, variant: Ranked) -> Iterator[tuple[str, str]]:
 
 def cost_text(cost: Cost) -> str:
     """The cost model's numbers, rounded for reading."""
-    return (
+    text = (
         f"{amount(cost.seconds)}s, {amount(cost.flops)} operations in products, "
         f"{amount(cost.specials)} exponentials and quotients, {amount(cost.vectors)} other operations, "
         f"{amount(cost.memory)}B from memory, {cost.blocks} blocks"
     )
+    return text.replace("  ", " ")
 
 
 def amount(value: float) -> str:

@@ -40,10 +40,15 @@ Choose = Callable[[TileProgram, Mapping[Dim, int]], Mapping[Dim, int]]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A tensor to allocate."""
+    """A tensor to allocate, dense."""
 
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: torch.dtype
+
+    def empty(self) -> torch.Tensor:
+        """Fresh memory; `empty_strided` costs half of what `empty` does."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Bound:
     outputs: tuple[Shape, ...]
     workspaces: tuple[Shape, ...]
     steps: tuple[Step, ...]
+    negated: bool
 
 
 class Launcher:
@@ -89,7 +95,12 @@ class Launcher:
         """Run the program; returns its outputs. `Invalid` names the argument that does not fit, with the
         expected and the actual value."""
         signature = tuple(
-            (a.shape, a.stride(), a.dtype, a.device) if isinstance(a, torch.Tensor) else type(a) for a in args
+            [
+                (a.shape, a.stride(), a.dtype, a.device, a.is_neg())
+                if isinstance(a, torch.Tensor)
+                else type(a)
+                for a in args
+            ]
         )
         bound = self._bound.get(signature)
         if bound is None:
@@ -97,8 +108,11 @@ class Launcher:
             if len(self._bound) >= KEPT_SIGNATURES:
                 self._bound.clear()
             self._bound[signature] = bound
-        outputs = tuple([torch.empty(o.shape, dtype=o.dtype) for o in bound.outputs])
-        workspaces = [torch.empty(w.shape, dtype=w.dtype) for w in bound.workspaces]
+        if bound.negated:  # views that are negated when they are read, of which memory knows nothing
+            args = tuple([a.resolve_neg() if isinstance(a, torch.Tensor) else a for a in args])
+            return self(*args)
+        outputs = tuple([o.empty() for o in bound.outputs])
+        workspaces = [w.empty() for w in bound.workspaces]
         values = [v.data_ptr() if isinstance(v, torch.Tensor) else v for v in (*args, *outputs, *workspaces)]
         threads = torch.get_num_threads()
         for step in bound.steps:
@@ -171,7 +185,8 @@ class Launcher:
         steps = tuple(self._step(entry, sizes, lengths, strides) for entry in self.source.entries)
         outputs = tuple(_shape(t, sizes) for t in self.tiles.outputs)
         workspaces = tuple(_shape(t, sizes) for t in self.tiles.workspaces)
-        return Bound(sizes, outputs, workspaces, steps)
+        negated = any(a.is_neg() for a in args if isinstance(a, torch.Tensor))
+        return Bound(sizes, outputs, workspaces, steps, negated)
 
     def _parts(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
         if self.choose is not None:
@@ -221,4 +236,9 @@ def _number(
 
 def _shape(tensor: Tensor, sizes: Mapping[Dim, int]) -> Shape:
     shape = tuple(math.prod(size_of(dim, sizes) for dim in group) for group in tensor.layout)
-    return Shape(shape, DTYPES[tensor.dtype])
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= max(1, size)
+    return Shape(shape, tuple(strides), DTYPES[tensor.dtype])

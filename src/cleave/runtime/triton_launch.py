@@ -26,7 +26,7 @@ import torch
 from cleave.codegen import triton as emitter
 from cleave.codegen.source import Argument, Entry, Source
 from cleave.codegen.triton_tiles import firsts_of
-from cleave.errors import BuildError, Invalid, Unsupported
+from cleave.errors import BuildError, Infeasible, Invalid, Unsupported
 from cleave.ir.dims import Dim, Parts, size_of
 from cleave.runtime import cache
 from cleave.runtime.launch import DTYPES, KEPT_SIGNATURES, Choose, Launcher, Value
@@ -90,8 +90,8 @@ class TritonLauncher(Launcher):
 
     `target` is `cuda`, or `interpret` for Triton's interpreter on CPU tensors (`TRITON_INTERPRET=1` must be
     set before triton is imported). `precision` is PyTorch's float32 matmul precision. For `cuda` all is
-    compiled at once: `BuildError` where Triton or the device refuses. `Invalid` for arguments that do not
-    fit."""
+    compiled at once: `BuildError` where Triton refuses, `Infeasible` where the device has too little.
+    `Invalid` for arguments that do not fit."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class TritonLauncher(Launcher):
         limit = SHARED_LIMITS.get(10 * major + minor, SHARED_LIMITS[86])
         for report in reports:
             if report.shared > limit:
-                raise BuildError(
+                raise Infeasible(
                     f"kernel {report.kernel} of {self.tiles.name} needs {report.shared} bytes of shared "
                     f"memory; the device has {limit} per block"
                 )
@@ -181,7 +181,7 @@ class TritonLauncher(Launcher):
         try:
             compiled = function[(launch.blocks,)](*arguments, **options_of(launch.entry))
         except OutOfResources as error:
-            raise BuildError(f"kernel {launch.entry.kernel} of {self.tiles.name}: {error}") from error
+            raise Infeasible(f"kernel {launch.entry.kernel} of {self.tiles.name}: {error}") from error
         return compiled[(launch.blocks, 1, 1)]
 
     # ------------------------------------------------------------ once per signature

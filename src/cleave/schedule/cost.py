@@ -50,6 +50,9 @@ SPECIAL = frozenset(
         "floordiv",
     }
 )
+DIVISION = frozenset({"div", "pow", "mod", "floordiv"})
+"""Correctly rounded division takes several instructions beside the special function."""
+
 Span = tuple[int, int]
 
 
@@ -176,7 +179,7 @@ class _Count:
                 case Compute(_, axes, _, fn, _):
                     amount = times * self.extent(axes, True)
                     if fn in SPECIAL:
-                        self.specials += amount
+                        self.specials += amount * (self.machine.division if fn in DIVISION else 1.0)
                     else:
                         self.vectors += amount
                 case ReduceTile(_, axes, _, _, over, _):
@@ -283,16 +286,19 @@ def _timed(count: _Count, share: float, sizes: Mapping[Dim, int], machine: Machi
         loaded += asked
     loaded += count.stored * share
     busy = min(1.0, blocks / (machine.cores * 0.5))
+    resident = _resident(count.kernel, machine)
     moving = max(memory / machine.memory, loaded / machine.near) / busy
+    moving = max(moving, _waiting(count, share, loaded, resident, machine))
     rate = machine.rate(_operand_dtype(count.kernel))
     compute = [
         count.matrix * share / (rate * machine.cores),
         count.specials * share / (machine.special * machine.cores),
         count.vectors * share / (machine.vector * machine.cores),
     ]
-    # A GPU overlaps its units; a CPU core does one thing after the other.
-    working = (max(compute) if machine.kind == "cuda" else sum(compute)) * idle
-    resident = _resident(count.kernel, machine)
+    if machine.kind == "cuda" and count.kernel.stages < machine.stages[-1]:
+        compute[0] /= machine.shallow
+    # Within a block one thing follows the other; a GPU hides part of it behind other blocks.
+    working = (machine.overlap * max(compute) + (1 - machine.overlap) * sum(compute)) * idle
     serial = count.steps * share / blocks * machine.step * ceil(waves / resident)
     prologue = machine.prologue * ceil(waves / resident)
     seconds = max(moving, working, serial) + prologue + machine.launch
@@ -307,6 +313,17 @@ def _timed(count: _Count, share: float, sizes: Mapping[Dim, int], machine: Machi
         count.vectors * share,
         blocks,
     )
+
+
+def _waiting(count: _Count, share: float, loaded: float, resident: float, machine: Machine) -> float:
+    """Seconds that loads take for want of others on the way: no more bytes are in flight at once than the
+    resident blocks have asked for, a loop's next stages at a time, and each takes the memory's latency."""
+    if not loaded or not machine.latency:
+        return 0.0
+    steps = max(count.steps * share, float(count.blocks))
+    ahead = max(1, count.kernel.stages - 1) if count.steps else 1
+    flying = min(float(count.blocks), machine.cores * resident) * (loaded / steps) * ahead
+    return machine.latency * loaded / flying
 
 
 def _resident(kernel: Kernel, machine: Machine) -> int:

@@ -273,7 +273,7 @@ class Builder:
     # ------------------------------------------------------------ leaves
 
     def _input(self, env: Env, node: Node, name: str, terms: tuple[Term, ...]) -> Work[Value]:
-        if env.phase == "main":
+        if env.phase == "main" or isinstance(node.op, Scalar):
             return self._load(self.spec.tensors[name], tuple(range(len(terms))), node, terms)
         source, loop = env.source, env.loop
         assert source is not None and source.fold is not None and loop is not None

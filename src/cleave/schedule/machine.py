@@ -50,6 +50,14 @@ class Machine:
     """The largest row that a block may keep while it is reduced and written."""
     step: float = 0.0
     """Seconds that one iteration of a loop takes at least."""
+    latency: float = 0.0
+    """Seconds from asking for a tile to having it, where that is not hidden by hardware (0 if it is)."""
+    division: float = 1.0
+    """What a division costs, in special functions."""
+    overlap: float = 0.0
+    """The share of a block's other work that is hidden behind its dearest unit."""
+    shallow: float = 1.0
+    """The share of the matrix rate that is reached with fewer stages than the most."""
 
     def rate(self, dtype: str) -> float:
         """Tile-product operations per second and core for operands of a dtype."""
@@ -106,4 +114,8 @@ H200 = Machine(
     whole_limit=1024,
     keep_bytes=64 << 10,
     step=0.35e-6,
+    latency=1.3e-6,
+    division=6.0,
+    overlap=0.5,
+    shallow=0.8,
 )

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from benchmarks.harness import allowed_error, row_error
 from torch.utils import _pytree as pytree
 
-from benchmarks.harness import allowed_error, row_error
 from cleave.frontend.jit import Jit
 
 randn = torch.randn
 INF, NAN = float("inf"), float("nan")
+HALF = (torch.float16, torch.bfloat16)
 
 
 def widened(fn: Callable[..., Any], args: Any) -> Any:
@@ -37,31 +38,28 @@ def tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def judged(
-    f: Jit, *args: Any, length: int = 0, nan: bool = False, judge: Callable[..., Any] | None = None
-) -> Any:
-    """One call, judged; returns our result. `length` is the longest reduction (else the largest input size)."""
+def judged(f: Jit, *args: Any, length: int = 0, nan: bool = False) -> Any:
+    """One call, judged; returns our result. `length` is the longest reduction (else the largest size of an
+    input; more where a row of one value can cancel)."""
     before = [(a, a.clone()) for a in tensors(args)]
     ours = f(*args)
-    for tensor, copy in before:
-        assert torch.equal(tensor.view(-1) if not tensor.dim() else tensor, copy) or _same_bits(tensor, copy), (
-            "an input was changed"
-        )
+    assert all(same(tensor, copy) for tensor, copy in before), "an input was changed"
     eager = f.fn(*args)
     assert pytree.tree_structure(ours) == pytree.tree_structure(eager)
-    exact = tensors(widened(judge or f.fn, args))
+    exact = tensors(widened(f.fn, args))
     length = length or max((max(a.shape, default=1) for a in tensors(args)), default=1)
     for number, (mine, theirs, ref) in enumerate(zip(tensors(ours), tensors(eager), exact, strict=True)):
-        close(mine, theirs, ref, length, nan, f"output {number}")
+        close(mine, theirs, ref, length=length, nan=nan, where=f"output {number}")
     return ours
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal, where a NaN equals a NaN."""
+    return a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def close(
-    mine: torch.Tensor, theirs: torch.Tensor, ref: torch.Tensor, length: int, nan: bool, where: str
+    mine: torch.Tensor, theirs: torch.Tensor, ref: torch.Tensor, *, length: int, nan: bool, where: str
 ) -> None:
     """One tensor by the rule of the benchmarks."""
     assert mine.dtype == theirs.dtype, f"{where}: {mine.dtype}, eager {theirs.dtype}"
@@ -70,8 +68,10 @@ def close(
         assert torch.equal(mine, theirs), f"{where}: {mine} is not {theirs}"
         return
     odd, eagers = ~torch.isfinite(mine), ~torch.isfinite(theirs)
-    assert not (odd & ~eagers).any(), f"{where}: NaN or inf where eager has none, {int((odd & ~eagers).sum())}"
-    assert not (torch.isinf(mine) & torch.isinf(theirs) & (mine != theirs)).any(), f"{where}: sign of inf"
+    more = int((odd & ~eagers).sum())
+    assert not more, f"{where}: NaN or inf in {more} places where eager has none"
+    assert not (mine.isnan() & ~theirs.isnan()).any(), f"{where}: NaN where eager has an infinity"
+    assert not (mine.isinf() & theirs.isinf() & (mine != theirs)).any(), f"{where}: sign of inf"
     if nan:
         assert torch.equal(torch.isnan(mine), torch.isnan(theirs)), f"{where}: not eager's NaN"
         assert torch.equal(odd, eagers), f"{where}: not eager's inf"
@@ -84,7 +84,7 @@ def close(
     assert error <= limit, f"{where}: error {error:.2e}, eager {own:.2e}, allowed {limit:.2e}"
 
 
-def compiled_all(f: Jit, count: int = 1) -> None:
+def all_compiled(f: Jit, count: int = 1) -> None:
     """Everything ran compiled, with at most so many compiles."""
     assert f.fallbacks == (), f.fallbacks
     assert 1 <= f.compile_count <= count, f.compile_count

@@ -255,20 +255,28 @@ inline double mod(double a, double b) {
 }
 template <class T>
 inline T divide(T a, T b) {
-  return b == 0 ? T(0) : b == T(-1) ? T(0 - a) : T(a / b);
+  return b == 0 ? T(0) : std::is_signed_v<T> && b == T(-1) ? T(0 - a) : T(a / b);
 }
 template <class T>
 inline T mod(T a, T b) {
-  if (b == 0 || b == T(-1)) return 0;
+  if (b == 0 || (std::is_signed_v<T> && b == T(-1))) return 0;
   const T m = a % b;
   return m != 0 && (m < 0) != (b < 0) ? T(m + b) : m;
 }
 template <class T>
 inline T floordiv(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
-    return b == 0 ? a / b : round((a - mod(a, b)) / b);
+    // As Python and PyTorch do it: from the remainder, so that an infinite divisor gives -1 and not NaN.
+    if (b == 0) return a / b;
+    const T rest = std::is_same_v<T, float> ? T(__builtin_fmodf(a, b)) : T(__builtin_fmod(a, b));
+    T q = (a - rest) / b;
+    if (rest != 0 && (b < 0) != (rest < 0)) q -= 1;
+    if (q == 0) return __builtin_copysign(T(0), a / b);
+    const T down = __builtin_floor(q);
+    return q - down > T(0.5) ? down + 1 : down;
   } else {
-    return divide(T(a - mod(a, b)), b);
+    const T q = divide(a, b);
+    return b != 0 && mod(a, b) != 0 && (a < 0) != (b < 0) ? T(q - 1) : q;
   }
 }
 template <class T>

@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.frontend.capture import Dynamic, capture
 from cleave.frontend.captured import Captured, Outside, Stale
 from cleave.frontend.outside import Surroundings
-from cleave.frontend.recorded import Fallback
+from cleave.frontend.recorded import TENSORS, Fallback, foreign
 from cleave.ir.ops import Input
 from cleave.ir.sizes import infer_sizes
 from cleave.ir.text import print_program
+from cleave.knobs import knobs
 
 Compiler = Callable[..., Callable[..., Sequence[torch.Tensor]]]
 
@@ -37,12 +39,21 @@ ORDINARY = (
 """What a user's function may raise; anything of ours is a `CleaveError`."""
 
 MOST_VARIANTS = 8
+MOST_INT = 2**62
+"""Integers from here on are no run-time numbers: kernels have 64 bits."""
 
 
 def _pipeline(*args: Any, **options: Any) -> Any:
     from cleave.pipeline import compile_program
 
     return compile_program(*args, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The kind of a tensor that is not plain memory."""
+
+    what: str
 
 
 @dataclass(slots=True)
@@ -58,7 +69,7 @@ class Variant:
         if self.metas:
             for outside, meta in zip(self.captured.outside, self.metas, strict=True):
                 tensor = env[outside.name]
-                if (tensor.dtype, tensor.device, tensor.dim()) != meta:
+                if foreign(tensor) or (tensor.dtype, tensor.device, tensor.dim()) != meta:
                     return False
         return self.captured.holds(env)
 
@@ -115,6 +126,9 @@ class Jit:
     # ------------------------------------------------------------ calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _watched():
+            self._note(Fallback(self._name, "", "autocast, a transform or a mode of PyTorch is on"))
+            return self.fn(*args, **kwargs)
         flat: Sequence[Any] = args
         spec: Any = len(args)
         if kwargs or not _LEAVES.issuperset(map(type, args)):
@@ -123,11 +137,14 @@ class Jit:
             spec,
             tuple(
                 [
-                    (a.dtype, a.device, a.dim()) if isinstance(a, torch.Tensor) else self._kind_of(a)
+                    (a.dtype, a.device, a.dim())
+                    if type(a) in TENSORS and a.layout is torch.strided
+                    else self._kind_of(a)
                     for a in flat
                 ]
             ),
             self.around.constants(),
+            _settings(),
         )
         kind = self.kinds.get(key)
         if kind is None:
@@ -146,9 +163,11 @@ class Jit:
     def _kind_of(self, leaf: Any) -> Any:
         kind = type(leaf)
         if kind is int:
-            return kind
+            return kind if -MOST_INT < leaf < MOST_INT else (kind, leaf)
         if kind is float:
             return kind if leaf - leaf == 0 else (kind, repr(leaf))
+        if isinstance(leaf, torch.Tensor):
+            return Foreign(foreign(leaf))
         if leaf is None or kind in (bool, str, bytes, torch.dtype, torch.device):
             return kind, leaf
         self.kept.setdefault(id(leaf), leaf)
@@ -157,7 +176,11 @@ class Jit:
     def _new_kind(self, key: Any) -> Kind:
         if self.strict and self.kinds:
             self._refuse(key, next(iter(self.kinds)))
-        return self.kinds.setdefault(key, Kind())
+        kind = Kind()
+        for given in key[1]:
+            if isinstance(given, Foreign):
+                self._give_up(kind, Fallback(self._name, "", f"an argument is {given.what}"))
+        return self.kinds.setdefault(key, kind)
 
     def _without_grad(self, args: Any, kwargs: Any) -> Any:
         self._note(Fallback(self._name, "", "an input requires a gradient: there is no backward yet"))
@@ -290,6 +313,24 @@ def _wants_grad(flat: Sequence[Any], outside: Sequence[Outside]) -> bool:
     return bool(outside) and any(item.read().requires_grad for item in outside)
 
 
+def _watched() -> bool:
+    """Whether autocast, a dispatch mode (fake tensors, tracing), a function transform or forward
+    differentiation takes part in the call: a kernel would hide from it, or get tensors without memory."""
+    return (
+        torch.is_autocast_enabled("cpu")
+        or torch.is_autocast_enabled("cuda")
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+        or forward_ad._current_level >= 0
+    )
+
+
+def _settings() -> tuple[Any, ...]:
+    """The settings that a compiled program depends on."""
+    now = knobs()
+    return torch.get_default_dtype(), torch.get_float32_matmul_precision(), now.numerics, now.reassociate
+
+
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)}
 
 
@@ -297,6 +338,8 @@ def _shown(kind: Any) -> str:
     match kind:
         case (torch.dtype() as dtype, device, int() as rank):
             return f"{dtype} of rank {rank} on {device}"
+        case Foreign(what):
+            return what
         case type():
             return kind.__name__
         case _:

@@ -415,7 +415,10 @@ def glu(t: Tracer, x: Value, dim: int = -1) -> Value:
 @lowers("lerp")
 def lerp(t: Tracer, a: Value, b: Value, weight: Any) -> Value:
     dtype = a.dtype
-    return apply(t, "add", dtype, a, apply(t, "mul", dtype, weight, apply(t, "sub", dtype, b, a)))
+    gap, w = apply(t, "sub", dtype, b, a), lift(t, weight, dtype)
+    low = apply(t, "add", dtype, a, apply(t, "mul", dtype, w, gap))
+    high = apply(t, "sub", dtype, b, apply(t, "mul", dtype, gap, apply(t, "sub", dtype, 1, w)))
+    return choose(t, compare(t, "lt", apply(t, "abs", dtype, w), 0.5), low, high, dtype)
 
 
 @lowers("addcmul")

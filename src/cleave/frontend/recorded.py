@@ -12,6 +12,17 @@ import torch
 from cleave.errors import Unsupported
 from cleave.frontend.values import Pre
 
+TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""The classes whose operations are PyTorch's own."""
+
+
+def foreign(tensor: torch.Tensor) -> str:
+    """What makes a tensor other than plain strided memory; empty if nothing does. A subclass may give
+    operations a meaning of its own, other layouts have no strides."""
+    if type(tensor) not in TENSORS:
+        return f"a tensor of class {type(tensor).__name__}"
+    return "" if tensor.layout is torch.strided else f"a tensor with layout {tensor.layout}"
+
 
 class Whole(Unsupported):
     """The function as a whole cannot be captured: it runs in PyTorch."""

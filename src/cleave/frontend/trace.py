@@ -40,6 +40,7 @@ from cleave.frontend.recorded import (
     TensorInput,
     Whole,
     Wishes,
+    foreign,
 )
 from cleave.frontend.values import DTYPE_NAMES, Pre, Recorder, Value, fresh_like, whole
 
@@ -151,8 +152,8 @@ class Tracer(TorchFunctionMode):
         """A tensor argument: a fake of its sizes, one variable per axis."""
         if tensor.dtype not in DTYPE_NAMES:
             raise Whole(f"argument {name} has dtype {tensor.dtype}")
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise Whole(f"argument {name} is not a dense tensor")
+        if foreign(tensor) and not isinstance(tensor, FakeTensor):
+            raise Whole(f"argument {name} is {foreign(tensor)}")
         with self.fakes:
             fake = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device=tensor.device)
         found = self._input(name, fake, late=False)

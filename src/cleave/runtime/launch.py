@@ -48,7 +48,7 @@ class Shape:
 
     def empty(self) -> torch.Tensor:
         """Fresh memory; `empty_strided` costs half of what `empty` does."""
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu")
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,6 +218,16 @@ class _Space:
             options.append([(index, t) for t in sorted({min(limit, t) for t in wanted})])
         return [dict(choice) for choice in itertools.product(*options)]
 
+    def least(self, index: Index) -> int:
+        """The least tile of a grid index. Where an output lacks the index its block 0 runs even if the dim is
+        empty; with a tile of two or more what reads along it is then a loop of no iterations, while one
+        position (a tile of one) would be read outside its tensor."""
+        if self.kind != "cpu" or all(a in self.fixed for a in atoms_of(index.dim)):
+            return 1
+        graph = self.built.graph
+        lacking = any(all(index not in graph.term_indices(t) for t in s.terms) for s in graph.stores)
+        return 2 if lacking else 1
+
     def whole(self, tiles: Mapping[Index, int]) -> dict[Index, int]:
         """Indices that every block spans: those of the graph, and grid indices that one tile covers."""
         found = {index: self._bound(index) for index in self.built.graph.whole}
@@ -258,7 +268,8 @@ def _all(space: _Space) -> list[Tiling]:
     found: list[Tiling] = []
     choices = list(itertools.product(space.grids(), space.loops()))
     step = max(1, -(-len(choices) // _LIMIT))
-    for grid_tiles, loop_tiles in choices[::step]:
+    for chosen, loop_tiles in choices[::step]:
+        grid_tiles = {i: max(t, space.least(i)) for i, t in chosen.items()}
         whole = space.whole(grid_tiles)
         grid = tuple(i for i in space.grid if i not in whole)
         tiles = {**grid_tiles, **loop_tiles, **whole}

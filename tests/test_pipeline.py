@@ -99,7 +99,7 @@ def test_stable_numerics_leave_out_what_stands_worse(rows):
     with scope(numerics="fast"):
         assert usable(rows, (stable[0], worse)) == (stable[0], worse)
     with scope(numerics="strict"):
-        assert [c.program for c in usable(stable)] == [rows]
+        assert [c.program for c in usable(rows, stable)] == [rows]
 
 
 def test_the_users_program_is_always_usable(rows):

@@ -64,6 +64,7 @@ def test_sizes_of_one():  # U74
     all_compiled(f)
 
 
+@pytest.mark.slow
 def test_sizes_of_one_at_first():  # U74
     f = cleave.jit(lambda x, y: (x - y.mean(-1, keepdim=True)).softmax(-1))
     for shape in ((1, 1, 1), (5, 3, 128), (1, 3, 17), (5, 1, 1), (0, 1, 2)):

@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test test-slow check format clean
 
 help: ## Show this list.
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 # The CPU build of torch first, so that nothing later asks for another.
 $(READY): pyproject.toml
@@ -23,7 +23,10 @@ demo: $(READY) ## Set up, then compile attention and RMSNorm+Linear for the CPU 
 	$(BIN)/python examples/demo.py
 
 test: $(READY) ## Set up, then run the tests (no GPU needed).
-	$(BIN)/python -m pytest -n 2 -m "not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not gpu and not slow"
+
+test-slow: $(READY) ## Run the long tests: nightly sizes, sanitizers.
+	$(BIN)/python -m pytest -n 2 -m "slow and not gpu" --timeout 1800
 
 check: $(READY) ## Format, lint, types and import order.
 	$(BIN)/ruff format --check .

@@ -253,6 +253,7 @@ def test_identity_expanded_and_nested_results():  # U46
     all_compiled(f)
 
 
+@pytest.mark.slow
 def test_views_of_one_base_and_negative_positions():  # U47
     f = cleave.jit(lambda a, b, table: table[a].sum() - 3 * table[b].sum())
     base, table = torch.randint(0, 9, (3, 6)), randn(9, 4)

@@ -43,7 +43,8 @@ def test_every_length_with_one_compile():  # U02 U16
     all_compiled(f)
 
 
-@pytest.mark.parametrize("dtype", [HALF[0], pytest.param(HALF[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", HALF)
 def test_every_length_in_half_precision(dtype):
     f = cleave.jit(causal)
     for n in (129, 17, 1, 127):
@@ -71,7 +72,7 @@ def test_sizes_that_were_equal_at_first():  # U59: the default scale is of this 
 
 def test_any_head_dim():  # U07 U08
     f = cleave.jit(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
-    for d in (40, 8, 72, 80, 96, 112, 160, 192, 256, 512, 16, 3, 1):
+    for d in (40, 8, 72, 96, 192, 512, 3, 1):
         judged(f, *three(1, 2, 66, d), length=66 if d > 3 else 10**4)  # a row of so few values can cancel
     all_compiled(f, 2)
 
@@ -187,14 +188,14 @@ def test_a_row_of_the_lowest_number(dtype):  # U05
     all_compiled(f)
 
 
-def test_both_causal_corners():  # U10
-    def corners(q, k, v):
+@pytest.mark.parametrize("lower", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_both_causal_corners(lower):  # U10
+    def corner(q, k, v):
         i, j = places(q, k)
-        scores = q @ k.mT
-        low = scores.masked_fill(~(j <= i + (k.shape[-2] - q.shape[-2])), -INF).softmax(-1) @ v
-        return scores.masked_fill(~(j <= i), -INF).softmax(-1) @ v, low
+        first = i + (k.shape[-2] - q.shape[-2]) if lower else i
+        return (q @ k.mT).masked_fill(~(j <= first), -INF).softmax(-1) @ v
 
-    f = cleave.jit(corners)
+    f = cleave.jit(corner)
     for n, m in ((2, 5), (5, 2), (100, 37), (1, 64), (64, 1), (0, 3), (3, 0)):
         judged(f, *[randn(2, s, 8) for s in (n, m, m)], nan=True)
     all_compiled(f)
@@ -276,6 +277,7 @@ def test_merged_parts():  # U82
     all_compiled(f)
 
 
+@pytest.mark.slow
 def test_a_band_with_empty_rows():  # U82
     def band(q, k, v):
         i, j = places(q, k)

@@ -93,6 +93,16 @@ def test_an_empty_axis_in_the_middle_of_two_outputs():  # U13: one output is wri
     all_compiled(f)
 
 
+def test_a_sum_of_everything_is_not_computed_again_by_every_block():
+    """Compiled at a small size, where one kernel is best, then called at a large one, where it is not."""
+    f = cleave.jit(lambda x: (x * 2, x.sum(-1), x.square().mean()))
+    for shape in ((4, 129), (1, 1), (512, 2048)):
+        judged(f, randn(shape), length=10**6)
+    (compiled,) = [c for kind in f.kinds.values() for v in kind.variants for c in v.callables]
+    assert compiled.footprint(randn(512, 2048))[0] > 1
+    all_compiled(f)
+
+
 def test_any_rank_of_adapter():  # U79
     f = cleave.jit(lambda x, w, a, b, alpha: x @ w.T + alpha * (x @ a.T) @ b.T)
     x, w = randn(5, 40), randn(17, 40)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import inf, prod
 
 import torch
 
@@ -36,6 +36,10 @@ TARGETS: Mapping[str, Machine] = {"cpu": CPU, "cuda": H200, "interpret": H200}
 
 MOST_VARIANTS = 3
 """Sizes that a program is scheduled for at first."""
+MOST_FURTHER, MOST_SLOWDOWN = 8, 2.0
+"""A further variant is made where those that serve the sizes are so much slower than one that does not, as
+long as there are not that many variants."""
+
 MOST_SHAPES = 4096
 """Combinations of shapes whose variant is remembered."""
 
@@ -141,8 +145,9 @@ Shapes = tuple[tuple[int, ...], ...]
 class Compiled:
     """A compiled program: call it with tensors and numbers in the program's input order; it returns a tuple
     of fresh tensors. Which variant serves which shapes is decided once per combination of shapes; sizes that
-    no variant may take (a limit) get a further variant from the same candidates, without a new search. Where
-    a reduction is over nothing the user's own program runs: other forms may divide by the empty sum."""
+    no variant may take (a limit), or only slow ones, get a further variant from the same candidates, without
+    a new search. Where a reduction is over nothing the user's own program runs: other forms may divide by
+    the empty sum."""
 
     plan: Plan
     variants: list[Ranked]
@@ -165,11 +170,17 @@ class Compiled:
             candidates = self.plan.candidates
             if reduces_nothing(program, sizes):
                 candidates = (plain(candidates[0]),)
+            costs = {v.tiles: seconds_of(v.tiles, sizes, machine) for v in self.variants}
             able = [v for v in self.variants if v.candidate in candidates and fits(v.tiles, sizes)]
-            if not able:
-                able = list(best(candidates, sizes, machine, count=1))
-                self.variants += able
-            variant = min(able, key=lambda v: seconds_of(v.tiles, sizes, machine))
+            least = min((costs[v.tiles] for v in able), default=inf)
+            # Those without limits are few, and may be far from what others could do at these sizes.
+            slow = least > MOST_SLOWDOWN * min(costs.values()) and len(self.variants) < MOST_FURTHER
+            if not able or slow:
+                further = best(candidates, sizes, machine, count=1)[0]
+                self.variants.append(further)
+                able.append(further)
+                costs[further.tiles] = further.cost.seconds
+            variant = min(able, key=lambda v: costs[v.tiles])
             launcher = self.launcher(variant)
             while self.plan.target == "cuda" and not is_steady(launcher, args):
                 self.refused[launcher.tiles] = "its results differ from run to run"

@@ -144,9 +144,10 @@ def _fits(pairs: Sequence[tuple[int, int]], own: Sequence[int]) -> bool:
     return len(set(after)) == len(after) and all(target[y] == x for x, y in pairs)
 
 
-def partition(spec: Spec) -> tuple[tuple[Root, ...], ...]:
+def partition(spec: Spec, apart: bool = False) -> tuple[tuple[Root, ...], ...]:
     """The roots in groups that one kernel computes together: they share work, and all that the smaller
-    one runs over, the larger one runs over too."""
+    one runs over, the larger one runs over too. With `apart`, a smaller one also brings no reduction of its
+    own: every block of the larger one would compute it again."""
     classes, _, visits = unify(spec)
     order = sorted(range(len(classes)), key=lambda r: (-len(classes[r]), r))
     hosts: list[list[int]] = []
@@ -155,7 +156,8 @@ def partition(spec: Spec) -> tuple[tuple[Root, ...], ...]:
         for host in hosts:
             h = host[0]
             inside = set(classes[r]) <= set(classes[h]) and reach[r] <= reach[h]
-            if inside and any(_is_work(key) for key in visits[r] if key in visits[h]):
+            own = apart and len(classes[r]) < len(classes[h]) and _reductions(visits[r]) - visits[h].keys()
+            if inside and not own and any(_is_work(key) for key in visits[r] if key in visits[h]):
                 host.append(r)
                 break
         else:
@@ -168,6 +170,11 @@ def _ranges(root: Root, seen: Visits) -> frozenset[Dim]:
     """The dims that a root runs over: its own and those it reduces."""
     bound = {i.dim for _, node in seen if isinstance(node, Node) for i in node.bound}
     return frozenset({*root.dims, *(d.of if isinstance(d, Part) else d for d in bound)})
+
+
+def _reductions(seen: Visits) -> set[tuple[str, object]]:
+    """What a root reduces."""
+    return {key for key in seen if key[0].startswith("state") or (isinstance(key[1], Node) and key[1].bound)}
 
 
 def _is_work(key: tuple[str, object]) -> bool:
@@ -204,7 +211,8 @@ def _tops(program: Program) -> dict[Node, Node]:
 
 def plans(candidate: Candidate, sizes: Mapping[Dim, int], machine: Machine) -> tuple[Plan, ...]:
     """Ways to cut the candidate into kernels: not at all, where a large contraction would be computed
-    again for each tile of its reader, and (the way that always works) behind every reduction."""
+    again for each tile of its reader, with outputs apart that bring reductions of their own, and (the way
+    that always works) behind every reduction."""
     program = candidate.program
     small = frozenset(
         index.dim
@@ -226,6 +234,9 @@ def plans(candidate: Candidate, sizes: Mapping[Dim, int], machine: Machine) -> t
             continue
         seen.add(cut)
         found.append(_cut(form, candidate, cut, outputs))
+        if form == "one pass" and len(outputs) > 1:
+            apart = _cut("apart", candidate, cut, outputs)
+            found += [apart] if len(apart.specs) > len(found[0].specs) else []
     return tuple(found)
 
 
@@ -277,7 +288,7 @@ def _cut(form: str, candidate: Candidate, cut: tuple[Node, ...], outputs: Mappin
     rest = tuple(r for r in roots if r.node not in stored or stored[r.node] != r.tensor)
     if rest:
         whole = Spec("main", program, folds, rest, dict(stored), tensors)
-        groups = partition(whole)
+        groups = partition(whole, form == "apart")
         for number, group in enumerate(groups):
             name = "main" if len(groups) == 1 else f"main{number + 1}"
             specs.append(replace(whole, name=name, roots=group))
@@ -323,7 +334,8 @@ def forms(spec: Spec, sizes: Mapping[Dim, int], machine: Machine) -> tuple[Spec,
             if dims[n] not in whole:
                 spans = tuple("loop" if k == n else "grid" for k in range(len(dims)))
                 found.append(replace(spec, whole=whole, spans=spans))
-        if size_of(dims[n], sizes) * 4 <= machine.keep_bytes:
+        bounded = isinstance(dims[n], Atom) or _fixed(dims[n], fixed)
+        if bounded and size_of(dims[n], sizes) * 4 <= machine.keep_bytes:
             spans = tuple("whole" if k == n else "grid" for k in range(len(dims)))
             found.append(replace(spec, whole=inner | {dims[n]}, spans=spans))
     return tuple(found)

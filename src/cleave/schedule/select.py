@@ -14,6 +14,8 @@ from math import ceil, prod
 from cleave.errors import Infeasible
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim, Extent, Part, Parts, size_of
+from cleave.ir.ops import Node
+from cleave.ir.program import Program
 from cleave.schedule.cost import Cost, cost_of, kernel_cost
 from cleave.schedule.kernels import (
     Built,
@@ -113,7 +115,7 @@ def programs(
     found: list[Ranked] = []
     reasons: list[str] = []
     for plan in plans(candidate, bound, machine):
-        if plan.form == "step by step" and found:
+        if plan.form == "step by step" and found and not _repeats(candidate.program, bound, machine):
             break
         try:
             found += _assembled(candidate, plan, bound, machine, count)
@@ -122,6 +124,32 @@ def programs(
     if not found:
         raise Infeasible(f"{candidate.program.name}: {'; '.join(reasons)}")
     return tuple(_varied(sorted(found, key=lambda r: r.cost.seconds), count))
+
+
+def _repeats(program: Program, sizes: Mapping[Dim, int], machine: Machine) -> bool:
+    """Whether an output is written along the dims of a reduction that it reads, at more positions than a block
+    spans: without a cut every block would compute the reduction again."""
+    reductions = [node for node in program.nodes if node.bound]
+    for output in program.outputs:
+        dims = output.node.dims
+        for node in reductions:
+            others = prod(size_of(dim, sizes) for dim in dims if dim not in node.dims)
+            along = all(index.dim in dims for index in node.bound)
+            if along and others > machine.whole_limit and node in _below(output.node):
+                return True
+    return False
+
+
+def _below(top: Node) -> set[Node]:
+    """All nodes that a node reads, directly or not."""
+    found: set[Node] = set()
+    stack = [top]
+    while stack:
+        for access in stack.pop().reads:
+            if access.node not in found:
+                found.add(access.node)
+                stack.append(access.node)
+    return found
 
 
 def _assembled(

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for `benchmarks.harness`, 
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """`cache_dir` inside this session's temporary folder; subprocesses see it too."""
     folder = tmp_path_factory.mktemp("cleave-cache")
-    with pytest.MonkeyPatch.context() as patch, scope(cache_dir=folder):
+    with pytest.MonkeyPatch.context() as patch, scope(cache_dir=folder, data_dir=folder / "data"):
         patch.setenv("CLEAVE_CACHE_DIR", str(folder))
+        patch.setenv("CLEAVE_DATA_DIR", str(folder / "data"))
         yield folder

@@ -277,7 +277,7 @@ def test_wrong_input_is_one_clear_error(run, file, arguments, said):
 
 
 def test_an_error_of_ours_is_not_hidden(run, file, monkeypatch):
-    def broken(where: str) -> None:
+    def broken(where: str, **options: bool) -> None:
         raise KeyError("ours")
 
     monkeypatch.setattr("cleave.frontend.files.load", broken)
@@ -286,7 +286,7 @@ def test_an_error_of_ours_is_not_hidden(run, file, monkeypatch):
 
 
 def test_an_interrupt_is_no_traceback(run, file, monkeypatch):
-    def interrupted(where: str) -> None:
+    def interrupted(where: str, **options: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cleave.frontend.files.load", interrupted)
@@ -297,7 +297,7 @@ def test_an_interrupt_is_no_traceback(run, file, monkeypatch):
 def test_a_long_error_is_cut(run, file, monkeypatch):
     from cleave.errors import BuildError
 
-    def refused(where: str) -> None:
+    def refused(where: str, **options: bool) -> None:
         raise BuildError("\n".join(f"line {n}" for n in range(100)))
 
     monkeypatch.setattr("cleave.frontend.files.load", refused)

@@ -144,11 +144,13 @@ MASKED = {
     "zero": lambda q, k, v, mask: (guarded_weights(q, k, mask) @ v,),
     "both": lambda q, k, v, mask: (masked_weights(q, k, mask) @ v, guarded_weights(q, k, mask) @ v),
 }
-ALGEBRA = pytest.mark.xfail(strict=True, reason="the search takes the guard of the second output away")
+
+
+FOLD = pytest.mark.xfail(reason="a Fold that divides inside gives 0, not NaN, for a row that sees nothing")
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param("nan", marks=pytest.mark.slow), "zero", pytest.param("both", marks=ALGEBRA)]
+    "way", [pytest.param("nan", marks=pytest.mark.slow), "zero", pytest.param("both", marks=FOLD)]
 )
 def test_fully_masked_rows(way):  # U04: NaN or zero, as the program says
     f = cleave.jit(MASKED[way])
@@ -255,7 +257,7 @@ def test_a_bias_of_distances():  # U01 U56
     all_compiled(f)
 
 
-@pytest.mark.xfail(run=False, reason="the search for this program does not end")
+@pytest.mark.slow
 def test_merged_parts():  # U82
     def two_parts(q, k, v, width):
         i, j = places(q, k)

@@ -11,17 +11,20 @@ if TYPE_CHECKING:
     from cleave.frontend.files import load, program
     from cleave.frontend.jit import Jit, compile, jit  # noqa: A004
     from cleave.frontend.proving import prove
+    from cleave.frontend.scan import scan
+    from cleave.frontend.threefry import threefry2x32, uniform
 
 _WHERE = {
     "jit": "frontend.jit", "compile": "frontend.jit", "Jit": "frontend.jit", "program": "frontend.files",
-    "load": "frontend.files", "prove": "frontend.proving", "Proof": "algebra.proof",
+    "load": "frontend.files", "prove": "frontend.proving", "Proof": "algebra.proof", "scan": "frontend.scan",
+    "threefry2x32": "frontend.threefry", "uniform": "frontend.threefry",
     "CleaveError": "errors", "Unsupported": "errors", "Invalid": "errors", "ParseError": "errors",
     "BuildError": "errors", "Infeasible": "errors", "Bug": "errors",
 }  # fmt: skip
 
 __all__ = [
     "Bug", "BuildError", "CleaveError", "Infeasible", "Invalid", "Jit", "ParseError", "Proof", "Unsupported",
-    "compile", "jit", "load", "program", "prove",
+    "compile", "jit", "load", "program", "prove", "scan", "threefry2x32", "uniform",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The command line: `cleave compile | explain | prove | bench`.
+"""The command line: `cleave compile | explain | prove | tune | calibrate | bench`.
 
 Exit codes: 0 for success; `prove` exits with 0 (Yes, Yes-if), 1 (No), 2 (Unknown) or, under `--strict`, 3
 (Yes-if); `bench` exits with 1 if one of our results is wrong; errors that Cleave raises on purpose and wrong
@@ -9,7 +9,6 @@ stderr, and only to a terminal. torch and the compiler are imported by the comma
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +20,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cleave.errors import CleaveError, Invalid
+from cleave.errors import CleaveError, Invalid, Unsupported
+from cleave.report.fusion_command import register as register_fuse
 
 if TYPE_CHECKING:
     from cleave.algebra.proof import Proof
+    from cleave.frontend.captured import Captured
     from cleave.frontend.files import Loaded
+    from cleave.ir.dims import Dim
+    from cleave.ir.program import Program
     from cleave.pipeline import Plan
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -114,25 +117,26 @@ def compile_(
 ) -> None:
     """Compile a function and print one stage: by default the generated source."""
     stage, target = _stage(emit_, target)
-    loaded = loaded_from(where, as_json)
+    loaded = loaded_from(where, as_json, partly=True)
+    captured = loaded.captured
+    if captured.whole is not None:
+        raise Unsupported(captured.whole.reason, where=captured.whole.where)
+    if captured.steps and not captured.programs:
+        first = captured.fallbacks[0]
+        what = f"nothing of {captured.name} is compiled: {first.op}: {first.reason}"
+        raise Unsupported(what, where=first.where)
     if stage is Emit.program:
         from cleave.ir.text import print_program
 
-        show(stage.value, [print_program(loaded.program)], as_json)
-        return
-    planned = planned_for(loaded, target, size, as_json)
-    if stage is Emit.candidates:
-        from cleave.ir.text import print_candidate
-
-        show(stage.value, [print_candidate(c) for c in planned.found.candidates], as_json)
-    elif stage is Emit.tiles:
-        from cleave.schedule.text import print_tiles
-
-        show(stage.value, [print_tiles(v.tiles) for v in planned.variants], as_json)
+        texts = [[print_program(program)] for program in captured.programs]
     else:
-        from cleave.pipeline import emit
+        texts = [_texts(stage, plan) for plan in plans_for(loaded, target, size, as_json)]
+    from cleave.report.pieces import is_whole, steps_lines
 
-        show(stage.value, [emit(v.tiles, planned.target).text for v in planned.variants], as_json)
+    if is_whole(captured):
+        show(stage.value, texts[0], as_json)
+    else:
+        show_pieces(stage.value, captured, texts, steps_lines(captured), as_json)
 
 
 @app.command("explain")
@@ -147,37 +151,83 @@ def explain_(
     as_json: Json = False,
 ) -> None:
     """Say what was found, proved, chosen and rejected for a function."""
-    planned = planned_for(loaded_from(where, as_json), target, size, as_json)
-    from cleave.report.explain import as_data, explain
+    loaded = loaded_from(where, as_json, partly=True)
+    plans = plans_for(loaded, target, size, as_json)
+    from cleave.report.pieces import pieces_data, pieces_page, pieces_text
 
     if html is not None:
-        from cleave.report.html import page
-
-        _write(html, page(planned))
+        _write(html, pieces_page(loaded.captured, plans, target.value))
     if as_json:
-        print(json.dumps(as_data(planned), indent=1))
+        print(json.dumps(pieces_data(loaded.captured, plans), indent=1))
     else:
-        print(explain(planned, source=source.value), end="")
+        print(pieces_text(loaded.captured, plans, source=source.value), end="")
 
 
 @app.command("prove")
 def prove_(
-    left: Where,
-    right: Where,
+    left: Annotated[str | None, typer.Argument(help="A function.", metavar="FILE.py:FUNCTION")] = None,
+    right: Annotated[str | None, typer.Argument(help="Another.", metavar="FILE.py:FUNCTION")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 for a Yes-if.")] = False,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Write the proof here, as text that --check verifies.", metavar="FILE")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Verify a certificate (of these functions, if given).", metavar="FILE")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Are two functions equal, over the finite reals and for every size?"""
-    one, two = loaded_from(left, as_json), loaded_from(right, as_json)
-    from cleave.algebra.proof import prove
-
-    with progress("proving", as_json):
-        proof = prove(one.program, two.program)
-    if as_json:
-        print(json.dumps(proof_data(proof), indent=1))
+    given = [loaded_from(where, as_json).program for where in (left, right) if where is not None]
+    if len(given) != (0 if check is not None and left is None else 2):
+        raise Invalid("prove takes two functions", hint="or --check FILE alone, to verify a certificate")
+    if check is not None:
+        if certificate is not None:
+            raise Invalid("--certificate writes a file, --check reads one", hint="give one of them")
+        proof, lines = _checked(check, given)
     else:
-        print(proof_text(proof))
+        from cleave.algebra.proof import prove
+
+        with progress("proving", as_json):
+            proof = prove(*given)
+        lines = _certified(certificate, given, proof) if certificate is not None and proof.holds else []
+    if as_json:
+        print(json.dumps({**proof_data(proof), **({"certificate": lines} if lines else {})}, indent=1))
+    else:
+        print("\n".join([proof_text(proof), *lines]))
+    if lines and not lines[0].startswith("certificate"):
+        raise typer.Exit(EXITS["unknown"])
     raise typer.Exit(UNMET if strict and proof.answer == "yes-if" else EXITS[proof.answer])
+
+
+def _checked(path: Path, given: Sequence[Program]) -> tuple[Proof, list[str]]:
+    """What a certificate proves; `Invalid` if it does not, or not of the given programs."""
+    from cleave.algebra.certificate import concerns
+    from cleave.algebra.proof import Proof
+    from cleave.ir.checker import check
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{path} cannot be read: {error}") from error
+    found = check(text)
+    if given and not concerns(found, given[0], given[1]):
+        raise Invalid(f"{path} is a certificate of other programs than these")
+    answer = "yes-if" if found.conditions else "yes"
+    return Proof(answer, found.conditions), [f"certificate: {len(found.steps)} steps, checked"]
+
+
+def _certified(path: Path, given: Sequence[Program], proof: Proof) -> list[str]:
+    """Write a certificate, if there is one, and say so."""
+    from cleave.algebra.certificate import certify
+
+    found = certify(given[0], given[1])
+    if not found.holds:
+        return ["Unknown: no certificate", f"  {found.reason}"]
+    if found.conditions and proof.answer == "yes":
+        listed = [f"  {condition}" for condition in found.conditions]
+        return ["Unknown: no certificate without further conditions", *listed]
+    _write(path, found.text)
+    return [f"certificate: {found.steps} steps, checked, in {path}"]
 
 
 @app.command("bench")
@@ -192,13 +242,29 @@ def bench_(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write raw results here.", metavar="FILE")
     ] = None,
-    budget: Annotated[float, typer.Option(help="Seconds of timing per point.")] = 0.5,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds of timing per point (0.5); of the whole of 'cartpole' (235)."),
+    ] = None,
 ) -> None:
-    """Run a benchmark suite: check every result against float64, then time it against its peers."""
-    root = Path(__file__).parents[2]
-    if not (root / "benchmarks" / "run.py").exists():
-        raise Invalid("the benchmarks ship with the repository, not with the installed package")
-    sys.path.insert(0, str(root))
+    """Run a benchmark suite: check every result against float64, then time it against its peers. The suite
+    'algebra' asks the search for what it must find, 'search' measures what that costs, 'cartpole' is the
+    study of a simulation loop (docs/cartpole.md)."""
+    _import_benchmarks()
+    if suite == "cartpole":
+        _check_device(target)
+        from benchmarks.cartpole import run_cartpole
+
+        raise typer.Exit(1 if run_cartpole(target.value, json_file=json_file, budget=budget) else 0)
+    budget = 0.5 if budget is None else budget
+    if suite == "algebra":
+        from benchmarks.algebra import run_algebra
+
+        raise typer.Exit(1 if run_algebra(case, json_file) else 0)
+    if suite == "search":
+        from benchmarks.search import run_search
+
+        raise typer.Exit(1 if run_search(case, json_file) else 0)
     _check_bench(suite, target, case)
     from benchmarks.run import run_suite
 
@@ -206,6 +272,98 @@ def bench_(
         suite, target=target.value, cases=case, dtypes=dtype, phases=phase, json_file=json_file, budget=budget
     )
     raise typer.Exit(1 if wrong else 0)
+
+
+@app.command("tune")
+def tune_(
+    where: Annotated[
+        str | None, typer.Argument(help="FILE.py:FUNCTION of a program file.", metavar="FILE.py:FUNCTION")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="Tune all cases of a benchmark suite instead.")] = None,
+    target: For = Target.cpu,
+    size: Sizes = None,
+    budget: Annotated[float, typer.Option(help="Seconds, for everything.", min=0.0)] = 60.0,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the recipe (a file, or a folder with --suite).")
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", help="Only the suite's cases with this in their name.")
+    ] = None,
+    dtype: Annotated[list[Dtype] | None, typer.Option("--dtype", help="Only these dtypes.")] = None,
+    phase: Annotated[list[Phase] | None, typer.Option("--phase", help="Only these phases.")] = None,
+    count: Annotated[int, typer.Option(help="Tile programs per point; 0: by target.", min=0)] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes that compile; 0: one a core.", min=0)] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a kernel hangs.", min=0.1)] = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Measure the likeliest tile programs and keep the fastest in a recipe that later compiles use."""
+    if (where is None) == (suite is None):
+        raise Invalid("say what to tune: FILE.py:FUNCTION, or --suite NAME")
+    from cleave.frontend.tuning import Wish, tune_all
+    from cleave.report import tuned
+    from cleave.runtime.tune import Limits
+
+    if suite is not None:
+        _import_benchmarks()
+        _check_bench(suite, target, case)
+        from benchmarks.wishes import wishes
+
+        with progress(f"capturing suite {suite}", as_json):
+            wanted = wishes(suite, target.value, case, dtype, phase)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+    else:
+        assert where is not None
+        loaded = loaded_from(where, as_json)
+        wanted = [Wish(loaded.program, tuple(_tuned_sizes(loaded, size)))]
+    titles = [
+        " ".join([w.program.name, *(f"{a.name}={s[a]}" for a in w.program.dynamic)])
+        for w in wanted
+        for s in w.sizes
+    ]
+    limits = Limits(budget=budget, jobs=jobs, measure_seconds=timeout)
+    with tuned.shown(titles, as_json) as watch:
+        done = tune_all(wanted, target.value, limits, out=out, watch=watch, count=count)
+    print(json.dumps(tuned.as_data(done), indent=1) if as_json else "\n".join(tuned.lines_of(done)))
+    raise typer.Exit(0 if all(d.recipe is not None for d in done) else 1)
+
+
+def _tuned_sizes(loaded: Loaded, size: Sequence[str] | None) -> list[Mapping[Dim, int]]:
+    """The points that `--size` asks for: a name that is given several times has several sizes."""
+    from cleave.ir.dims import Atom
+
+    program = loaded.program
+    given: dict[str, list[int]] = {}
+    for item in size or ():
+        for name, value in parsed_sizes([item]).items():
+            given.setdefault(name, []).append(value)
+    known = {atom.name for atom in program.dynamic}
+    for name in given:
+        if name not in known:
+            hint = f"its dynamic dims are {', '.join(sorted(known)) or 'none'}"
+            raise Invalid(f"--size: {program.name} has no dynamic dim {name!r}", hint=hint)
+    points: list[dict[Dim, int]] = [{a: loaded.sizes.get(a, 512) for a in program.dynamic}]
+    for name, values in given.items():
+        points = [{**point, Atom(name): value} for point in points for value in values]
+    return list(points)
+
+
+@app.command("calibrate")
+def calibrate_(
+    target: For = Target.cpu,
+    out: Annotated[Path | None, typer.Option(help="Write here, not to the user's data folder.")] = None,
+    budget: Annotated[float, typer.Option(help="Seconds.", min=0.0)] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Measure what the device can do, and keep it for the cost model."""
+    from cleave.frontend.calibrate import calibrate
+
+    with progress(f"measuring the {target} device", as_json):
+        found = calibrate(target.value, budget=budget, out=out)
+    if as_json:
+        print(json.dumps(found.data(), indent=1))
+    else:
+        print(found.text(), end="")
 
 
 # ---------------------------------------------------------------- steps that commands share
@@ -221,16 +379,15 @@ def _stage(stage: Emit | None, target: Target | None) -> tuple[Emit, Target]:
     return stage, own or target or Target.cpu
 
 
-def loaded_from(where: str, as_json: bool) -> Loaded:
-    """A loaded program file's function. What the file itself raises becomes `Invalid`."""
+def loaded_from(where: str, as_json: bool, *, partly: bool = False) -> Loaded:
+    """A loaded program file's function; `partly` allows one that is not one program. What the file itself
+    raises becomes `Invalid`."""
     with progress(f"reading {where}", as_json):
         from cleave.frontend.files import load
         from cleave.frontend.jit import ORDINARY
 
-        # It prints tracebacks of what is reported here in one line.
-        logging.getLogger("torch._subclasses.fake_tensor").disabled = True
         try:
-            return load(where)
+            return load(where, partly=partly)
         except ORDINARY as error:
             line = _line_of(error, where.rpartition(":")[0])
             if not line:
@@ -247,18 +404,44 @@ def _line_of(error: BaseException, file: str) -> str:
     return f"{file}:{own[-1].lineno}: {own[-1].line}" if own else ""
 
 
-def planned_for(loaded: Loaded, target: Target, size: list[str] | None, as_json: bool) -> Plan:
-    """The plan of a loaded function."""
-    from cleave.pipeline import dims_by_name, plan
+def plans_for(loaded: Loaded, target: Target, size: list[str] | None, as_json: bool) -> list[Plan]:
+    """The plans of a loaded function's programs, in order."""
+    from cleave.ir.dims import Atom
+    from cleave.pipeline import plan
     from cleave.report.found import named
 
-    dims = dims_by_name(loaded.program, parsed_sizes(size))
-    known = dict(loaded.program.sizes)
-    for dim in dims:
-        if dim in known:
-            raise Invalid(f"--size: {dim} is not dynamic in {loaded.program.name}: it is {known[dim]}")
-    with progress(f"compiling {loaded.program.name} for {target}", as_json):
-        return plan(named(loaded.program), target=target.value, sizes={**loaded.sizes, **dims})
+    given = parsed_sizes(size)
+    programs = loaded.captured.programs
+    known = {atom.name for program in programs for atom in program.dims}
+    fixed = {atom.name: value for program in programs for atom, value in program.sizes}
+    for name in given:
+        if name not in known:
+            hint = f"it has {', '.join(sorted(known)) or 'none'}"
+            raise Invalid(f"--size: {loaded.captured.name} has no dim {name!r}", hint=hint)
+        if name in fixed:
+            raise Invalid(f"--size: {name} is not dynamic in {loaded.captured.name}: it is {fixed[name]}")
+    sizes = {**loaded.sizes, **{Atom(name): value for name, value in given.items()}}
+    plans: list[Plan] = []
+    for program in programs:
+        with progress(f"compiling {program.name} for {target}", as_json):
+            own = {dim: value for dim, value in sizes.items() if dim in program.dynamic}
+            plans.append(plan(named(program), target=target.value, sizes=own))
+    return plans
+
+
+def _texts(stage: Emit, plan: Plan) -> list[str]:
+    """What a stage after capture gives for one program."""
+    if stage is Emit.candidates:
+        from cleave.ir.text import print_candidate
+
+        return [print_candidate(c) for c in plan.found.candidates]
+    if stage is Emit.tiles:
+        from cleave.schedule.text import print_tiles
+
+        return [print_tiles(v.tiles) for v in plan.variants]
+    from cleave.pipeline import emit
+
+    return [emit(v.tiles, plan.target).text for v in plan.variants]
 
 
 def parsed_sizes(size: Sequence[str] | None) -> dict[str, int]:
@@ -272,16 +455,31 @@ def parsed_sizes(size: Sequence[str] | None) -> dict[str, int]:
     return sizes
 
 
+def _import_benchmarks() -> None:
+    """Make the repository's benchmarks importable; `Invalid` where there are none."""
+    root = Path(__file__).parents[2]
+    if not (root / "benchmarks" / "run.py").exists():
+        raise Invalid("the benchmarks ship with the repository, not with the installed package")
+    sys.path.insert(0, str(root))
+
+
 def _check_bench(suite: str, target: Target, cases: Sequence[str] | None) -> None:
     """`Invalid` for what would run nothing."""
     from benchmarks.suites import SUITES
 
     if suite not in SUITES:
-        raise Invalid(f"there is no suite {suite!r}", hint=f"one of {', '.join(SUITES)}")
+        raise Invalid(
+            f"there is no suite {suite!r}", hint=f"one of {', '.join(SUITES)}, algebra, search, cartpole"
+        )
     names = [c.name for c in SUITES[suite]]
     for wanted in cases or ():
         if not any(wanted in name for name in names):
             raise Invalid(f"suite {suite} has no case {wanted!r}", hint=f"it has {', '.join(names)}")
+    _check_device(target)
+
+
+def _check_device(target: Target) -> None:
+    """`Invalid` for a GPU that is not there."""
     if target is Target.cuda:
         import torch
 
@@ -319,12 +517,39 @@ def show(stage: str, texts: Sequence[str], as_json: bool) -> None:
         data: Mapping[str, object] = {stage: texts[0] if stage == Emit.program else list(texts)}
         print(json.dumps(data, indent=1))
         return
-    mark = "//" if stage == Emit.cpp else "#"
+    mark = _mark(stage)
     word = "candidate" if stage == Emit.candidates else "variant"
     for number, text in enumerate(texts, 1):
         if len(texts) > 1:
             print(f"{mark} {word} {number} of {len(texts)}")
         print(text.rstrip("\n"), end="\n\n" if number < len(texts) else "\n")
+
+
+def show_pieces(
+    stage: str, captured: Captured, texts: Sequence[Sequence[str]], steps: Sequence[str], as_json: bool
+) -> None:
+    """The same for a function that is not one program: how its pieces follow on each other, then the texts of
+    each piece."""
+    if as_json:
+        from cleave.report.pieces import rest_data
+
+        names = [program.name for program in captured.programs]
+        pieces = [
+            {"name": n, stage: t[0] if stage == Emit.program else list(t)}
+            for n, t in zip(names, texts, strict=True)
+        ]
+        print(json.dumps({"pieces": pieces, **rest_data(captured)}, indent=1))
+        return
+    mark = _mark(stage)
+    print("\n".join(f"{mark} {line}" for line in steps))
+    for number, piece in enumerate(texts, 1):
+        print(f"\n{mark} piece {number} of {len(texts)}: {captured.programs[number - 1].name}")
+        show(stage, piece, False)
+
+
+def _mark(stage: str) -> str:
+    """How comments begin in the text of a stage."""
+    return "//" if stage == Emit.cpp else "#"
 
 
 def proof_data(proof: Proof) -> dict[str, object]:
@@ -351,6 +576,8 @@ def proof_text(proof: Proof) -> str:
         lines.append(steps_text(proof.steps))
     return "\n".join(lines)
 
+
+register_fuse(app, lambda where: loaded_from(where, True), parsed_sizes)
 
 # ---------------------------------------------------------------- entry
 

@@ -13,7 +13,8 @@ import platformdirs
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The settings. `cache_dir` holds built kernels; `numerics` is `strict`, `stable` or `fast`;
+    """The settings. `cache_dir` holds built kernels, `data_dir` measurements, recipes and fitted machines,
+    `recipes` further folders of recipes; `numerics` is `strict`, `stable` or `fast`;
     `compiler` is the C++ compiler's command; `reassociate` allows rewrites that change the operation
     count class; `debug` from 0 (silent) to 4 (sources)."""
 
@@ -22,6 +23,8 @@ class Knobs:
     compiler: str = ""
     reassociate: bool = False
     debug: int = 0
+    data_dir: Path = Path()
+    recipes: tuple[Path, ...] = ()
 
 
 def _read() -> Knobs:
@@ -33,6 +36,8 @@ def _read() -> Knobs:
         compiler=env.get("CLEAVE_COMPILER", ""),
         reassociate=env.get("CLEAVE_REASSOCIATE", "0") == "1",
         debug=int(env.get("CLEAVE_DEBUG", "0")),
+        data_dir=Path(env.get("CLEAVE_DATA_DIR") or platformdirs.user_data_dir("cleave")),
+        recipes=tuple(Path(p) for p in env.get("CLEAVE_RECIPES", "").split(os.pathsep) if p),
     )
 
 

@@ -7,38 +7,45 @@ the result, so that `explain` can show what was found, chosen and rejected.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 import torch
 
-from cleave.algebra.search import Found, search
+from cleave.algebra.search import Found
+from cleave.algebra.verdict import is_plain, keeps_rounding
 from cleave.codegen import cpp, triton
 from cleave.codegen.source import Source
-from cleave.errors import Infeasible, Invalid, Unsupported
-from cleave.ir.candidate import Candidate, Fold
+from cleave.errors import BuildError, Infeasible, Invalid, Unsupported
+from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim, Parts, size_of
 from cleave.ir.ops import Input, Scalar
-from cleave.ir.precision import NARROW, assign, narrows
+from cleave.ir.precision import NARROW, assign, narrows, overflows
 from cleave.ir.program import Program
 from cleave.ir.sizes import infer_sizes
+from cleave.ir.states import states_apart
 from cleave.knobs import knobs
 from cleave.runtime.launch import Launcher
+from cleave.runtime.machines import Machines
+from cleave.runtime.recipes import Adopted, find
+from cleave.runtime.search_store import search
 from cleave.runtime.triton_launch import TritonLauncher
 from cleave.schedule.cost import cost_of
-from cleave.schedule.machine import CPU, H200, Machine, width
+from cleave.schedule.machine import Machine, width
 from cleave.schedule.select import Ranked, best, choose_parts
 from cleave.schedule.tiles import TileProgram
 
-TARGETS: Mapping[str, Machine] = {"cpu": CPU, "cuda": H200, "interpret": H200}
+TARGETS: Mapping[str, Machine] = Machines()
 """What can be compiled for; `interpret` runs the GPU's kernels on CPU tensors, slowly."""
 
 MOST_VARIANTS = 3
 """Sizes that a program is scheduled for at first."""
 MOST_FURTHER, MOST_SLOWDOWN = 8, 2.0
-"""A further variant is made where those that serve the sizes are so much slower than one that does not, as
-long as there are not that many variants."""
+"""A further variant is looked for where those that serve the sizes are so much slower than one that does not,
+as long as there are not that many variants."""
+FURTHER_CHOICES, LEAST_GAIN = 4, 0.9
+"""It is taken if it promises to take less than this share of the time; so many stand behind it."""
 
 MOST_SHAPES = 4096
 """Combinations of shapes whose variant is remembered."""
@@ -56,7 +63,7 @@ Launched = Launcher | TritonLauncher
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is known before anything is built. `ranked` has, for each representative size, the best tile
-    programs, best first."""
+    programs, best first; `tuned` those of the recipe that serves the program, if there is one."""
 
     program: Program
     target: str
@@ -64,11 +71,14 @@ class Plan:
     candidates: tuple[Candidate, ...]
     representatives: tuple[Mapping[Dim, int], ...]
     ranked: tuple[tuple[Ranked, ...], ...]
+    recipe: Adopted
+    tuned: tuple[Ranked, ...] = ()
 
     @property
     def variants(self) -> tuple[Ranked, ...]:
-        """The best tile program of each representative, without repetitions, and one without limits."""
-        chosen: dict[TileProgram, Ranked] = {}
+        """The tuned tile programs, then the best one of each representative, without repetitions, and one
+        without limits."""
+        chosen: dict[TileProgram, Ranked] = {r.tiles: r for r in self.tuned}
         for ranked in self.ranked:
             chosen.setdefault(ranked[0].tiles, ranked[0])
         if all(tiles.limits for tiles in chosen):
@@ -83,13 +93,28 @@ def plan(program: Program, *, target: str, sizes: Mapping[Dim, int] | None = Non
     if target not in TARGETS:
         raise Invalid(f"unknown target {target!r}", hint=f"one of {', '.join(TARGETS)}")
     found = search(program, reassociate=knobs().reassociate, numerics=knobs().numerics)
-    candidates = tuple(assign(candidate, program) for candidate in usable(program, found.candidates))
+    chosen = usable(program, found.candidates)
+    candidates = tuple(states_apart(assign(candidate, program)) for candidate in chosen)
     points = representatives(program, sizes or {})
     machine = TARGETS[target]
     ranked = tuple(best(candidates, point, machine, count=count) for point in points)
     if not all(ranked):
         raise Unsupported(f"no schedule for program {program.name} on {target}")
-    return Plan(program, target, found, candidates, points, ranked)
+    recipe = find(program, target)
+    adopted = tuned(recipe, candidates, points[0], machine)
+    return Plan(program, target, found, candidates, points, ranked, recipe, adopted)
+
+
+def tuned(
+    recipe: Adopted, candidates: Sequence[Candidate], sizes: Mapping[Dim, int], machine: Machine
+) -> tuple[Ranked, ...]:
+    """The tile programs of a recipe, the one for the nearest sizes first."""
+    usable_ones = [
+        Ranked(tiles, cost_of(tiles, sizes, machine, choose_parts(tiles, sizes, machine)), candidate)
+        for tiles, candidate in recipe.usable(candidates)
+    ]
+    first = recipe.nearest(sizes)
+    return tuple(sorted(usable_ones, key=lambda r: r.tiles != first))
 
 
 def usable(program: Program, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -99,9 +124,11 @@ def usable(program: Program, candidates: Sequence[Candidate]) -> tuple[Candidate
     fast, reassociate = knobs().numerics == "fast", knobs().reassociate
     first, *others = candidates
     if knobs().numerics == "strict":
-        return (plain(first),)
+        return tuple(plain(c) for c in candidates if keeps_rounding(program, c))
     narrow = sorted({n.dtype for n in program.inputs} & set(NARROW))
     kept = [c for c in others if reassociate or not c.reassociated]
+    wide = "f64" if any(n.dtype == "f64" for n in program.nodes) else "f32"
+    kept = [c for c in kept if not any(overflows(x, wide) for x in c.conditions)]
     if not fast:
         kept = [c for c in kept if c.stable and not any(narrows(x, d) for x in c.conditions for d in narrow)]
     return (first, *kept)
@@ -110,14 +137,8 @@ def usable(program: Program, candidates: Sequence[Candidate]) -> tuple[Candidate
 def plain(candidate: Candidate) -> Candidate:
     """Without the Folds that compute more than reductions of single values: what is left computes, step by
     step, what the candidate's program says, also over empty dims."""
-    kept = tuple(fold for fold in candidate.folds if len(fold.values) == 1 and carries(fold))
+    kept = tuple(fold for fold in candidate.folds if is_plain(fold))
     return candidate if kept == candidate.folds else replace(candidate, folds=kept)
-
-
-def carries(fold: Fold) -> bool:
-    """Whether `finish` hands out the state as it is, so that what it gives over nothing is the reduction
-    over nothing (a quotient of sums would be 0/0)."""
-    return all(isinstance(output.node.op, Input) for output in fold.finish.outputs)
 
 
 def representatives(program: Program, sizes: Mapping[Dim, int]) -> tuple[Mapping[Dim, int], ...]:
@@ -154,6 +175,10 @@ class Compiled:
     launchers: dict[TileProgram, Launched] = field(default_factory=dict["TileProgram", "Launched"])
     chosen: dict[Shapes, Launched] = field(default_factory=dict["Shapes", "Launched"])
     refused: dict[TileProgram, str] = field(default_factory=dict["TileProgram", str])
+    further: dict[TileProgram, tuple[Ranked, ...]] = field(
+        default_factory=dict["TileProgram", "tuple[Ranked, ...]"]
+    )
+    magnitudes: set[tuple[int, ...]] = field(default_factory=set["tuple[int, ...]"])
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __call__(self, *args: Argument) -> tuple[torch.Tensor, ...]:
@@ -163,6 +188,12 @@ class Compiled:
             launcher = self._choose(key, args)
         return launcher(*args)
 
+    def prepared(self, *args: Argument) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+        """What repeats a call with arguments like these (see `Launcher.prepared`)."""
+        key = tuple([a.shape for a in args if isinstance(a, torch.Tensor)])
+        launcher = self.chosen.get(key)
+        return launcher.prepared(*args) if launcher is not None else None
+
     def _choose(self, key: Shapes, args: Sequence[Argument]) -> Launched:
         with self.lock:
             program, machine = self.plan.program, TARGETS[self.plan.target]
@@ -170,26 +201,47 @@ class Compiled:
             candidates = self.plan.candidates
             if reduces_nothing(program, sizes):
                 candidates = (plain(candidates[0]),)
-            costs = {v.tiles: seconds_of(v.tiles, sizes, machine) for v in self.variants}
+            costs = {v.tiles: self.expected(v.tiles, sizes) for v in self.variants}
             able = [v for v in self.variants if v.candidate in candidates and fits(v.tiles, sizes)]
             least = min((costs[v.tiles] for v in able), default=inf)
-            # Those without limits are few, and may be far from what others could do at these sizes.
-            slow = least > MOST_SLOWDOWN * min(costs.values()) and len(self.variants) < MOST_FURTHER
-            if not able or slow:
-                further = best(candidates, sizes, machine, count=1)[0]
-                self.variants.append(further)
-                able.append(further)
-                costs[further.tiles] = further.cost.seconds
+            if not able or self._slow(least, costs, sizes):
+                ranked = best(candidates, sizes, machine, count=FURTHER_CHOICES)
+                seconds = self.expected(ranked[0].tiles, sizes)
+                if not able or seconds < LEAST_GAIN * least:
+                    self.variants.append(ranked[0])
+                    self.further[ranked[0].tiles] = ranked
+                    able.append(ranked[0])
+                    costs[ranked[0].tiles] = seconds
             variant = min(able, key=lambda v: costs[v.tiles])
             launcher = self.launcher(variant)
             while self.plan.target == "cuda" and not is_steady(launcher, args):
                 self.refused[launcher.tiles] = "its results differ from run to run"
                 del self.launchers[variant.tiles]
                 launcher = self.launcher(variant)
+            if self.plan.target == "cuda" and torch.cuda.is_current_stream_capturing():
+                return launcher  # not checked; at the next call outside of a graph it is
             if len(self.chosen) >= MOST_SHAPES:
                 self.chosen.clear()
             self.chosen[key] = launcher
             return launcher
+
+    def _slow(self, least: float, costs: Mapping[TileProgram, float], sizes: Mapping[Dim, int]) -> bool:
+        """Whether to look for a further variant: where those that may serve the sizes are far from one that
+        may not; on a GPU also the first time that sizes of this magnitude come."""
+        if len(self.variants) >= MOST_FURTHER:
+            return False
+        magnitude = tuple(sizes[atom].bit_length() for atom in self.plan.program.dynamic)
+        new = self.plan.target == "cuda" and magnitude not in self.magnitudes
+        self.magnitudes.add(magnitude)
+        return new or least > MOST_SLOWDOWN * min(costs.values())
+
+    def expected(self, tiles: TileProgram, sizes: Mapping[Dim, int]) -> float:
+        """Seconds that a tile program should take: the cost model's word, scaled by what a recipe has
+        measured if one serves this program."""
+        machine, recipe = TARGETS[self.plan.target], self.plan.recipe
+        if not recipe:
+            return seconds_of(tiles, sizes, machine)
+        return recipe.seconds(tiles, sizes, lambda t, s: seconds_of(t, s, machine))
 
     def footprint(self, *args: Argument) -> tuple[int, int]:
         """Launches, and bytes of workspace, of a call with these arguments."""
@@ -206,7 +258,9 @@ class Compiled:
         """The launcher of a variant, built on first use. A tile program that the target refuses gives way to
         the next best one of its representative."""
         if variant.tiles not in self.launchers:
-            ranked = next((r for r in self.plan.ranked if r[0].tiles == variant.tiles), ())
+            every = tuple(r for ranked in self.plan.ranked for r in ranked)
+            known = [*self.plan.ranked, *self.further.values()]
+            ranked = next((r for r in known if r[0].tiles == variant.tiles), every)
             ranked = [variant, *(r for r in ranked if serves(r.tiles, variant.tiles))]
             self.launchers[variant.tiles] = self._build(ranked)
         return self.launchers[variant.tiles]
@@ -220,6 +274,11 @@ class Compiled:
                 launcher = launcher_for(choice.tiles, self.plan.target)
             except Infeasible as error:
                 self.refused[choice.tiles] = str(error)
+                continue
+            except BuildError as error:
+                if self.plan.recipe.entry(choice.tiles) is None:
+                    raise
+                self.refused[choice.tiles] = str(error)  # a recipe may come from another version
                 continue
             if not spills(launcher):
                 return launcher

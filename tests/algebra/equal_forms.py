@@ -310,7 +310,7 @@ CONDITIONAL: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "maxima of parts that may see nothing": (
         MASKED, MASKED_ATTENTION,
         GUARDED_PARTS.replace("sub(z[p, s, t], u[p, s])", "sub(z[p, s, t], m[p, s])"),
-        ("some{partt': mask[s, partst:partt']}",),
+        ("some{partt': mask[s, partst:partt']} where [n[partst] - 1 >= 0]",),
     ),
     "a log-sum-exp where nothing may be seen": (
         "x[N, K], g: bool[N, K]",

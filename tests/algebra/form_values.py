@@ -8,6 +8,7 @@ from typing import Any
 
 import mpmath
 
+from cleave.algebra import opinion
 from cleave.algebra.forms import (
     Apply,
     Element,
@@ -26,9 +27,11 @@ from cleave.algebra.forms import (
     Some,
     Sum,
 )  # fmt: skip
+from cleave.algebra.normal import normal_forms
 from cleave.algebra.opinion import Meaning
 from cleave.algebra.parts import owner_of
 from cleave.ir.dims import Index, Part
+from cleave.ir.program import Program
 
 Scope = Mapping[Index, int]
 
@@ -152,3 +155,33 @@ class FormValue:
 
     def place(self, term: Any, scope: Scope) -> int | None:
         return self.meaning.place(term, scope, None)
+
+
+def wrong_form(program: Program, seed: int, points: int = 2, digits: int = 60) -> str:
+    """A node whose form has another value than the node; empty if there is none."""
+    forms = normal_forms(program)
+    for point in opinion.points(program, count=points, seed=seed):
+        with mpmath.workdps(digits):
+            meaning = Meaning(program, point)
+            for node in program.nodes:
+                for where in itertools.product(*(range(point.extent(i.dim)) for i in node.axes)):
+                    value, reader = meaning.node(node, where), FormValue(meaning)
+                    if not mpmath.isfinite(value):
+                        continue
+                    try:
+                        form = reader.poly(forms[node], dict(zip(node.axes, where, strict=True)))
+                    except Opaque:
+                        continue
+                    error = abs(form - value)
+                    rounding = reader.largest * mpmath.mpf(10) ** (-digits // 2)
+                    if digits >= 1000:  # less is what rounding left of 0
+                        rounding = max(rounding, mpmath.mpf(10) ** -900)
+                    if (
+                        not mpmath.isnan(form)
+                        and error > rounding
+                        and error > mpmath.mpf(10) ** -20 * abs(value)
+                    ):
+                        if digits < 1000:
+                            return wrong_form(program, seed, points, 2000)
+                        return f"{forms[node]} at {where}, {point.describe()}: {value} but {form}"
+    return ""

@@ -108,6 +108,8 @@ def maps_case(dtype: str) -> Case:
             given[0] = b.compute(f"positive_{fn}", (n,), "abs", "x1", dtype=dtype)
         if fn == "pow" and dtype not in FLOATS:
             given[1] = b.compute("exponent", (n,), "abs", "y1", dtype=dtype)
+        if fn in ("shl", "shr"):
+            given[1] = b.fill(f"places_{fn}", (), 3, dtype)
         if fn in ("div", "floordiv", "mod") and dtype not in FLOATS:
             null, three = b.fill(f"null_{fn}", (), 0, dtype), b.fill(f"three_{fn}", (), 3, dtype)
             zero = b.compute(f"zero_{fn}", (n,), "eq", "y1", null, dtype="bool")
@@ -130,7 +132,7 @@ def maps_case(dtype: str) -> Case:
 def _has(fn: str, dtype: str) -> bool:
     if dtype == "bool":
         return fn in (*BOOLEAN, "eq", "ne", "select", "id", "cast", "max", "min")
-    if fn in BOOLEAN:
+    if fn in (*BOOLEAN, "shl", "shr"):
         return dtype not in FLOATS
     if dtype in FLOATS:
         return not (fn == "pow" and dtype == "f64")

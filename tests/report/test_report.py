@@ -98,7 +98,7 @@ def test_every_name_of_a_fold_is_in_the_program(attended):
 def test_an_online_maximum_is_told_as_a_formula(attended):
     text = folds_text(attended.candidates[0])
     assert re.search(r"piece:  max' = max\(max, max\[part\(\w+\)\] x0\)", text)
-    assert re.search(r"result: \w+ = sum2 / sum", text)
+    assert re.search(r"result: \w+ = .*sum2 / sum", text)
     assert "is false throughout are skipped" in text
 
 
@@ -129,13 +129,14 @@ def test_the_story_is_complete_and_not_long(attended, story):
     for candidate in attended.found.candidates:
         assert candidate.form in story
     assert len(story.splitlines()) < 700
-    assert len(explain(attended, source="none").splitlines()) < 250
+    assert len(explain(attended, source="none").splitlines()) < 300
+    assert story.count("Derivation of the next best") == 2 and story.count("Numerical verdict") == 3
 
 
 def test_what_is_rejected_has_a_reason(attended):
     first, *others = attended.found.candidates
     with scope(numerics="strict"):
-        assert "as written" in left_out(others[0], knobs())
+        assert "order in which the terms" in left_out(others[0], knobs())
     rejected = explain(attended, source="none").split("Considered and rejected")[1]
     assert "search: built" in rejected and re.search(r"\d\.\d\dx ", rejected)
     assert first.form in rejected

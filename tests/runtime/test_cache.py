@@ -169,3 +169,39 @@ def test_a_kill_in_the_middle_leaves_no_entry(folder: Path) -> None:
     left = files(folder)
     assert left and all(p.name.startswith("tmp-") for p in left)
     assert cache.fetch("77" * 20, ".bin", put(b"whole")).read_bytes() == b"whole"
+
+
+def test_a_part_may_be_called_like_what_is_always_part_of_a_key() -> None:
+    keys = {cache.key_of({name: value}) for name in ("torch", "triton", "cleave") for value in ("1", "2")}
+    assert len({*keys, cache.key_of({})}) == 7
+
+
+def test_the_digest_of_the_source_is_that_of_its_files_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cleave"
+    (root / "runtime").mkdir(parents=True)
+    (root / "ir" / "deep").mkdir(parents=True)
+    one = root / "ir" / "deep" / "one.py"
+    one.write_text("a = 1\n")
+    (root / "ir" / "two.h").write_text("int x;\n")
+    (root / "ir" / "notes.txt").write_text("no source")
+    monkeypatch.setattr(cache, "__file__", str(root / "runtime" / "cache.py"))
+
+    def digest(*packages: str) -> str:
+        cache.own_digest.cache_clear()
+        return cache.own_digest(*packages)
+
+    try:
+        first = digest("ir")
+        assert digest("ir") == first == digest()
+        (root / "runtime" / "other.py").write_text("b = 2\n")
+        assert digest("ir") == first != digest()
+        one.write_text("a = 2\n")
+        os.utime(one, ns=(1, 1))
+        changed = digest("ir")
+        assert changed != first
+        one.write_text("a = 1\n")
+        assert digest("ir") == first
+    finally:
+        cache.own_digest.cache_clear()

@@ -156,7 +156,7 @@ def test_parts_written_out_are_refused_by_name() -> None:
 
 def test_the_way_that_always_works() -> None:
     """Behind every reduction a kernel: taken when nothing else can be scheduled."""
-    from cleave.schedule.kernels import plans
+    from cleave.schedule.cuts import plans
     from cleave.schedule.select import _assembled
 
     for name in ("attention", "layer_norm", "cross_entropy", "mla"):

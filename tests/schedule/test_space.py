@@ -6,7 +6,8 @@ import pytest
 
 from candidates import CASES
 from cleave.ir.dims import Atom, Dim
-from cleave.schedule.kernels import Built, build, forms, plans
+from cleave.schedule.cuts import plans
+from cleave.schedule.kernels import Built, build, forms
 from cleave.schedule.machine import CPU, H200, Machine
 from cleave.schedule.space import fits, limits_of, power, roles_of, spread, tilings
 

@@ -297,3 +297,13 @@ def test_tile_maps_follow_the_terms() -> None:
         ["start(n) : 4"],
     ]
     assert [m.stored for m in maps.values()] == [False, False, False, True]
+
+
+def test_the_example_in_the_documentation_is_a_tile_program():
+    from textwrap import dedent
+
+    from cleave.schedule import text
+
+    said = text.__doc__ or ""
+    example = dedent(said[said.index("    tiles ") : said.index("\nWords, ")])
+    assert parse_tiles(print_tiles(parse_tiles(example))) == parse_tiles(example)

@@ -11,7 +11,8 @@ from candidates import CASES
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom
 from cleave.ir.program import Program
-from cleave.schedule.kernels import build, forms, partition, plans, unify
+from cleave.schedule.cuts import plans
+from cleave.schedule.kernels import build, forms, partition, unify
 from cleave.schedule.machine import CPU, H200, Machine
 from cleave.schedule.select import best
 from cleave.schedule.text import print_tiles

@@ -18,7 +18,7 @@ from fractions import Fraction
 from cleave.algebra.frame import Site, at_axes, plain
 from cleave.errors import Unsupported
 from cleave.ir.dims import Dim, Index
-from cleave.ir.ops import Access, Const, Contract, Map, Node, Reduce, Scalar, SizeOf
+from cleave.ir.ops import Access, Const, Contract, Map, Node, Reduce, Scalar, SizeOf, map_node
 
 HIGHEST = 4
 """The highest power of a shifted term that is expanded."""
@@ -172,7 +172,7 @@ class Body:
         if not self.uses(access.node):
             return gen(Elem(access))
         if not access.indices & self.bound:
-            return gen(Run(access))
+            return _opened(self, access)
         if not isinstance(op, Map):
             raise Unsupported("a running value is read at a bound index")
         rule = _RULES.get(op.fn)
@@ -181,12 +181,34 @@ class Body:
         return rule(self, [a.at(at_axes(access)) for a in op.args])
 
 
+def _opened(body: Body, access: Access) -> Poly:
+    """A value made of running values; a sum with logs in it as its terms, since logs wait (see `shift`)."""
+    op = access.node.op
+    if isinstance(op, Map) and op.fn in ("add", "sub", "neg") and _has_log(access.node):
+        args = [body.of(a.at(at_axes(access))) for a in op.args]
+        if op.fn == "neg":
+            return scale(args[0], -1)
+        return add(args[0], args[1] if op.fn == "add" else scale(args[1], -1))
+    return gen(Run(access))
+
+
+def _has_log(node: Node) -> bool:
+    op = node.op
+    if not isinstance(op, Map) or op.fn not in ("add", "sub", "neg", "log"):
+        return False
+    return op.fn == "log" or any(_has_log(plain(a).node) for a in op.args)
+
+
 def _sum(body: Body, args: list[Access], sign: int) -> Poly:
     return shift(add(body.of(args[0]), scale(body.of(args[1]), sign)))
 
 
 def shift(total: Poly) -> Poly:
-    """`base + run` becomes one shifted term, where the base itself does not depend on running values."""
+    """`base + run` becomes one shifted term, where the base itself does not depend on running values. A log
+    is not large: it stays a term of its own, and waits until the end."""
+    late = tuple(t for t in total if is_late(t[1]))
+    if late:
+        return add(shift(tuple(t for t in total if t not in late)), late)
     run = tuple(t for t in total if is_run(t[1]))
     rest = tuple(t for t in total if not is_run(t[1]))
     if not run or not rest:
@@ -204,6 +226,16 @@ def is_run(factors: Factors) -> bool:
     """Whether a monomial is made of running values (and sizes) only, at least one."""
     gens = [g for g, _ in factors]
     return any(isinstance(g, Run) for g in gens) and all(isinstance(g, Run | Size | Gate) for g in gens)
+
+
+def is_late(factors: Factors) -> bool:
+    """Whether a monomial is the log of a running value, times sizes and the like."""
+    logs = [g for g, _ in factors if isinstance(g, Run) and _is_log(plain(g.access).node.op)]
+    return bool(logs) and is_run(factors)
+
+
+def _is_log(op: object) -> bool:
+    return isinstance(op, Map) and op.fn == "log"
 
 
 def invert(total: Poly) -> Poly:
@@ -250,7 +282,23 @@ def _exp(body: Body, args: list[Access]) -> Poly:
             if not is_constant(branch, -math.inf):
                 parts = add(parts, mul(gen(Indicator(condition, positive)), _exp(body, [branch])))
         return parts
-    return gen(Exp(body.of(access)))
+    total = body.of(access)
+    result = gen(Exp(tuple(t for t in total if not is_late(t[1]))))
+    for coefficient, factors in total:
+        if is_late(factors):
+            result = mul(result, _exp_of_log(coefficient, factors))
+    return result
+
+
+def _exp_of_log(coefficient: Fraction, factors: Factors) -> Poly:
+    """`exp(n * log a)` is `a ** n`."""
+    (log, power), *others = factors
+    assert isinstance(log, Run)
+    op = plain(log.access).node.op
+    if others or power != 1 or coefficient.denominator != 1 or not isinstance(op, Map):
+        raise Unsupported("an exponent has the log of a running value times another value")
+    inner = plain(op.args[0].at(at_axes(plain(log.access))))
+    return ((Fraction(1), ((Run(inner), int(coefficient)),)),)
 
 
 def _log(body: Body, args: list[Access]) -> Poly:
@@ -258,21 +306,18 @@ def _log(body: Body, args: list[Access]) -> Poly:
     if len(total) != 1:
         raise Unsupported("the log of a sum with a running value cannot be rescaled")
     coefficient, factors = total[0]
-    exps = [g for g, _ in factors if isinstance(g, Exp)]
-    rest = [(g, p) for g, p in factors if not isinstance(g, Exp)]
-    if coefficient != 1 or len(rest) > 1 or not all(isinstance(g, Run) and abs(p) == 1 for g, p in rest):
+    if coefficient != 1 or not all(isinstance(g, Exp | Run | Elem) for g, _ in factors):
         raise Unsupported("the log of a product with a running value cannot be rescaled")
     result: Poly = ()
-    for g in exps:
-        result = add(result, g.arg)
-    for g, power in rest:
-        assert isinstance(g, Run)
-        inner = g.access
-        axes = tuple(sorted(inner.indices, key=lambda i: i.number))
-        from cleave.ir.ops import map_node
-
-        node = map_node("log", axes, [inner], inner.node.dtype)
-        result = add(result, scale(gen(Run(node(*axes))), power))
+    for g, power in factors:
+        if isinstance(g, Exp):
+            result = add(result, g.arg)
+        else:
+            # Whether each factor is positive, as the law asks, is for the proof of the decomposition to say.
+            assert isinstance(g, Run | Elem)
+            axes = tuple(sorted(g.access.indices, key=lambda i: i.number))
+            node = map_node("log", axes, [g.access], g.access.node.dtype)
+            result = add(result, scale(gen(type(g)(node(*axes))), power))
     return shift(result)
 
 
@@ -280,6 +325,25 @@ def is_constant(access: Access, value: float) -> bool:
     """Whether an access reads the literal `value`."""
     op = plain(access).node.op
     return isinstance(op, Const) and not isinstance(op.value, bool) and op.value == value
+
+
+def unguarded(access: Access) -> tuple[Access, bool]:
+    """The value behind `select(value = -inf, 0, value)`, since shifts are guarded anyway, and whether the
+    guard is against inf of either sign: `select(|value| = inf, 0, value)`."""
+    op = access.node.op
+    if not isinstance(op, Map) or op.fn != "select":
+        return access, False
+    condition, zero, value = (plain(a.at(at_axes(access))) for a in op.args)
+    test = condition.node.op
+    if not isinstance(test, Map) or test.fn != "eq" or not is_constant(zero, 0.0):
+        return access, False
+    one, two = (plain(a.at(at_axes(condition))) for a in test.args)
+    if not is_constant(two, -math.inf) and not is_constant(two, math.inf):
+        return access, False
+    if isinstance(one.node.op, Map) and one.node.op.fn == "abs":
+        inner = plain(one.node.op.args[0].at(at_axes(one)))
+        return (value, True) if inner == value and is_constant(two, math.inf) else (access, False)
+    return (value, False) if one == value else (access, False)
 
 
 _RULES: dict[str, Callable[[Body, list[Access]], Poly]] = {

@@ -1,19 +1,22 @@
 """What a program needs to be defined: denominators that are not 0, roots and logs of what is not negative,
 maxima of something where they are subtracted.
 
-An equality of normal forms holds wherever both programs are defined. So what the second program needs, and
-neither follows from the facts nor is needed by the first one too, is a condition of the equality. A
-condition is kept as a form with all its indices bound, so that the same need of two programs, at different
-axes and on parts or on the whole of a dim, is one condition.
+An equality of normal forms holds wherever both programs are defined. So what an element of the second
+program's output needs, and neither follows from the facts nor is needed by that element of the first one's
+too, is a condition of the equality. A condition is kept as a form with all indices bound but the output's,
+so that the same need of two programs, on parts or on the whole of a dim, is one condition.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from cleave.algebra import maxima, predicates, rewrite, sums
-from cleave.algebra.arithmetic import assign, neg, predicates_of, sub
+from cleave.algebra import laws, maxima, predicates, rewrite, sums
+from cleave.algebra.arithmetic import add, assign, mul, neg, predicates_of, sub
+from cleave.algebra.demands import demands_of, instances, key_of
 from cleave.algebra.facts import nonnegative, nonnegative_factor, positive, positive_mono
 from cleave.algebra.forms import (
     ONE,
@@ -28,50 +31,116 @@ from cleave.algebra.forms import (
     is_predicate,
     of_factor,
     of_mono,
+    size_extent,
 )  # fmt: skip
-from cleave.algebra.normal import Forms, form_of, resolve
+from cleave.algebra.maxima import Raw
+from cleave.algebra.normal import KEPT, Forms, as_truth, form_of, resolve
 from cleave.algebra.parts import owner_of, pair_of
+from cleave.algebra.predicates import complement
 from cleave.algebra.rewrite import flatten
 from cleave.algebra.show import friendly, show
-from cleave.ir.dims import Gather, Part, Parts, Union, var
-from cleave.ir.ops import Access, Contract, Map, Node
+from cleave.ir.dims import Dim, Index, Join, Part, Parts, Term, Union, term, var
+from cleave.ir.ops import Access, Cat, Contract, Map, Node
 from cleave.ir.program import Program
+
+_known: dict[Node, tuple[Need, ...]] = {}
 
 
 @dataclass(frozen=True)
 class Need:
-    """`value rel 0` for all values of its indices; `rel` is `!=`, `>` or `>=`, or `[]` for a predicate that
-    must hold. `key` is the same for the same need."""
+    """`value rel 0` for all values of its bound indices for which `guard` holds; `rel` is `!=`, `>` or `>=`,
+    or `[]` for a predicate that must hold. `output` is the number of the output that reads it, whose axes
+    stay free; `loose` if it may be more than what is read. `key` is the same for the same need."""
 
     rel: str
     value: Poly
     key: str
+    guard: Poly = ONE
+    output: int = 0
+    loose: bool = False
+    claim: Poly | None = None
+    """For `[]` under a guard: what must hold where the guard does; `value` is then the implication."""
 
     def __str__(self) -> str:
-        text = show(self.value, friendly(self.value.free))
-        return text if self.rel == "[]" else f"{text} {self.rel} 0"
+        names = friendly(self.value.free | self.guard.free)
+        text = show(self.value if self.claim is None else self.claim, names)
+        where = "" if self.guard.number == 1 else f" where {show(self.guard, names)}"
+        return (text if self.rel == "[]" else f"{text} {self.rel} 0") + where
 
 
 def needs_of(program: Program, forms: Forms) -> dict[str, Need]:
-    """All needs of a program by key; those that always hold are left out."""
+    """All needs of a program by key, for each output what its elements need; those that always hold are left
+    out."""
+    own = {node: needs for node in forms if (needs := _own(node, forms))}
     found: dict[str, Need] = {}
-    for node in program.nodes:
-        for rel, value in _raw(node, forms):
-            for need in _settle(rel, value, node):
-                found.setdefault(need.key, need)
+    for number, output in enumerate(program.outputs if own else ()):
+        for node, ways in demands_of(output, own, forms).items():
+            for demand in ways:
+                for need in own[node]:
+                    for raw in instances(need.value, node, demand):
+                        for new in _placed(need.rel, raw, number, demand.loose):
+                            found.setdefault(new.key, new)
+    return found
+
+
+def _own(node: Node, forms: Forms) -> tuple[Need, ...]:
+    """The needs of one node, over its axes."""
+    known = _known if laws.usual() else {}
+    if len(known) > KEPT:
+        known.clear()
+    found = known.get(node)
+    if found is None:
+        found = tuple(x for rel, value in _raw(node, forms) for x in _settle(rel, value, node))
+        known[node] = found
     return found
 
 
 def needs_at(node: Node, forms: Forms) -> frozenset[str]:
     """The keys of the needs of one node, not of what it reads."""
-    return frozenset(need.key for rel, value in _raw(node, forms) for need in _settle(rel, value, node))
+    return frozenset(need.key for need in _own(node, forms))
 
 
 def missing(needed: dict[str, Need], given: dict[str, Need]) -> list[Need]:
     """The needs that are not among the given ones and do not follow from one of them."""
-    positives = {need.value: need for need in given.values() if need.rel == ">"}
-    known = {_closed(value, "!=") for value in positives} | {_closed(value, ">=") for value in positives}
-    return [need for key, need in needed.items() if key not in given and key not in known]
+    known = {key for key, need in given.items() if not need.loose}
+    if not laws.on("defined"):
+        return []
+    return [need for need in needed.values() if known.isdisjoint(_stronger(need))]
+
+
+def _placed(rel: str, raw: Raw, output: int, loose: bool) -> list[Need]:
+    """A need of an output; none if it holds wherever its guard does."""
+    bound, guard, value = raw
+    if rel != "[]" or guard.number == 1:
+        return [_need_of(rel, raw, output, loose)]
+    implied = add(complement(guard), mul(guard, value))
+    if implied.number == 1:
+        return []
+    whole = _need_of(rel, (bound, ONE, implied), output, loose)
+    return [replace(whole, guard=guard, claim=value)]
+
+
+def _need_of(rel: str, raw: Raw, output: int, loose: bool = False) -> Need:
+    return Need(rel, raw[2], f"{output} {rel}{key_of(raw)}", raw[1], output, loose)
+
+
+_STRONGER = {"!=": ("!=", ">"), ">=": (">=", ">"), ">": (">",), "[]": ("[]",)}
+
+
+def _stronger(need: Need) -> Iterator[str]:
+    """The keys of needs that this one follows from: without its guard, of a stronger relation, for all
+    elements of the output."""
+    ways = [(need.guard, need.value), (ONE, need.value)]
+    if need.claim is not None:
+        ways = [(ONE, need.value), (ONE, need.claim)]
+    for guard, value in ways:
+        free = sorted(guard.free | value.free, key=lambda i: (str(i.dim), i.number))
+        bound = [i for i in free if i.number < 0]
+        axes = [i for i in free if i.number >= 0][:5]
+        for count in range(len(axes) + 1):
+            for some in itertools.combinations(axes, count):
+                for rel in _STRONGER[need.rel]:
+                    yield _need_of(rel, ([*bound, *some], guard, value), need.output).key
 
 
 def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
@@ -79,35 +148,68 @@ def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
     found: list[tuple[str, Poly]] = []
     if isinstance(node.op, Map):
         args = node.op.args
-        values = [form_of(a, forms) for a in args]
         match node.op.fn:
             case "div":
-                found.append(("!=", values[1]))
-                found += [("[]", predicates.finite(v)) for v in values]
+                found.append(("!=", _value(args[1], forms)))
+                found += [("[]", _finite(a, forms)) for a in args]
             case "reciprocal":
-                found.append(("!=", values[0]))
+                found.append(("!=", _value(args[0], forms)))
             case "rsqrt":
-                found.append((">", values[0]))
+                found.append((">", _value(args[0], forms)))
             case "sqrt" | "log":
-                found.append((">=", values[0]))
+                found.append((">=", _value(args[0], forms)))
             case "pow":
-                found += _power(values[0], values[1].number)
+                found += _power(_value(args[0], forms), form_of(args[1], forms).number)
             case "sub":
-                found.append(("[]", predicates.finite(values[1])))
+                found.append(("[]", _finite(args[1], forms)))
             case "mul":
-                found += [("[]", _scaled(v, w)) for v, w in (values, values[::-1])]
+                found += [("[]", _scaled(a, b, forms)) for a, b in (args, args[::-1])]
             case _:
                 pass
     if isinstance(node.op, Contract):
-        found += [("[]", predicates.finite(form_of(a, forms))) for a in node.op.args]
-    for access in node.reads:
-        found += _ranges(access, forms)
+        found += [("[]", _finite(a, forms)) for a in node.op.args]
+    for access, guard in _guarded(node, forms):
+        for rel, claim in _ranges(access, forms):
+            whole = claim if guard.number == 1 else add(complement(guard), mul(guard, claim))
+            found.append((rel, whole))
     return found
 
 
-def _scaled(value: Poly, other: Poly) -> Poly:
+def _guarded(node: Node, forms: Forms) -> list[tuple[Access, Poly]]:
+    """What a node reads, and where."""
+    op = node.op
+    if isinstance(op, Map) and op.fn == "select" and laws.on("guarded-need"):
+        if not any(t.variable is None for a in node.args for t in a.terms):
+            return []
+        truth = as_truth(form_of(op.args[0], forms))
+        guards = (ONE, truth, complement(truth))
+        return [*zip(op.args, guards, strict=True), *((a, ONE) for a in node.reads if a not in op.args)]
+    if isinstance(op, Cat):
+        own = node.axes[op.axis]
+        assert isinstance(own.dim, Union)
+        found: list[tuple[Access, Poly]] = []
+        for number, (part, piece) in enumerate(zip(own.dim.parts, op.pieces, strict=True)):
+            local = term((own, 1), offset=-size_extent(own.dim.parts[:number]))
+            guard = predicates.in_range(rewrite.place(local), rewrite.size(part))
+            found.append((piece.at({Index(part, own.number): local}), guard))
+        return found
+    return [(a, ONE) for a in node.reads]
+
+
+def _value(access: Access, forms: Forms) -> Poly:
+    """What is read; 1 if it is positive everywhere, however it is read."""
+    return ONE if positive(forms[access.node]) else form_of(access, forms)
+
+
+def _finite(access: Access, forms: Forms) -> Poly:
+    """Where what is read is finite."""
+    own = predicates.finite(forms[access.node])
+    return own if own.number is not None else predicates.finite(form_of(access, forms))
+
+
+def _scaled(access: Access, other: Access, forms: Forms) -> Poly:
     """A factor that may be infinite needs to be there, unless the other one is positive."""
-    return ONE if positive(other) else predicates.finite(value)
+    return ONE if positive(forms[other.node]) else _finite(access, forms)
 
 
 def _power(base: Poly, exponent: Fraction | None) -> list[tuple[str, Poly]]:
@@ -119,15 +221,27 @@ def _power(base: Poly, exponent: Fraction | None) -> list[tuple[str, Poly]]:
 
 
 def _ranges(access: Access, forms: Forms) -> list[tuple[str, Poly]]:
-    """Gathered positions must be in range."""
+    """Positions must be in range: gathered ones, and those that the ranges of indices do not bound."""
     found: list[tuple[str, Poly]] = []
     for where, axis in zip(access.terms, access.node.axes, strict=True):
         at = resolve(flatten(where, axis.dim), forms)
-        if any(isinstance(leaf, Gather) for leaf, _ in at.leaves) and not isinstance(axis.dim, Part):
+        if not _inside(at, axis.dim) and laws.on("reads-inside"):
             place = rewrite.place(at)
             found.append(("[]", predicates.at_least(place)))
             found.append(("[]", predicates.above(sub(rewrite.size(axis.dim), place))))
     return found
+
+
+def _inside(at: Term, dim: Dim) -> bool:
+    """Is a term always a position in a dim?"""
+    match at.leaf:
+        case Index(own):
+            return own == dim
+        case Join(_, within):
+            own = within.variable
+            return own is not None and isinstance(own.dim, Part) and own.dim.of == dim
+        case _:
+            return isinstance(dim, Part)
 
 
 def _settle(rel: str, value: Poly, node: Node) -> list[Need]:
@@ -172,7 +286,7 @@ def guards_of(factor: Sum) -> Poly:
         return ONE
     bound, body = rewrite.open_binder(factor)
     assert isinstance(body, Mono)
-    guards = tuple((f, e) for f, e in body.factors if is_predicate(f))
+    guards = tuple((f, e) for f, e in body.factors if is_predicate(f) and e > 0)
     owners = {i: p for i in bound if isinstance(i.dim, Part) and (p := owner_of(body, i))}
     return maxima.exists(bound, of_mono(Mono(guards, ZERO)) if guards else ONE, owners)
 

@@ -1,16 +1,20 @@
-"""Symbolic cost: polynomials in the sizes of the dims, with whole non-negative coefficients.
+"""Symbolic cost: polynomials in the sizes of the dims, with whole coefficients.
 
 `operations` counts one for each value of a pointwise operation and one for each term and factor of a sum;
-`values` counts the elements of inputs, outputs and results of reductions (what is moved if nothing but
-pointwise work is fused); `depth` is the longest chain of reductions. Dominance holds for all sizes.
+`elements` those of inputs, outputs and results of reductions (what is moved if nothing but pointwise work is
+fused), `intermediates` those of results of reductions that are no outputs; `depth` is the longest chain of
+reductions. Bytes need the dtypes' widths, which algebra does not know: `bytes_of` is given them. One cost is
+at most another if it is for all sizes of at least 1, and `reasons` says why (design.md, section 3).
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cleave.ir.dims import Dim, Union
-from cleave.ir.ops import Const, Contract, Input, Map, Node, Position, Reduce, Scalar, SizeOf
+from cleave.ir.ops import Cat, Const, Contract, Input, Map, Node, Position, Reduce, Scalar, Scan, SizeOf
 from cleave.ir.program import Program
 
 Monomial = tuple[str, ...]
@@ -19,7 +23,7 @@ Monomial = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A polynomial in sizes."""
+    """A polynomial in sizes; negative coefficients occur in differences only."""
 
     terms: tuple[tuple[Monomial, int], ...] = ()
 
@@ -37,23 +41,18 @@ class Count:
                 total[key] = total.get(key, 0) + c * d
         return _count(total)
 
+    def __sub__(self, other: Count) -> Count:
+        return self + other * Count((((), -1),))
+
     def at_most(self, other: Count) -> bool:
-        """Is this at most the other for all sizes of at least 1 (seen from the coefficients)?"""
-        left = dict(other.terms)
-        needs: dict[Monomial, int] = {}
-        for monomial, c in self.terms:
-            same = min(c, left.get(monomial, 0))
-            left[monomial] = left.get(monomial, 0) - same
-            needs[monomial] = c - same
-        for monomial, need in needs.items():
-            for bigger in sorted(left):
-                if need and divides(monomial, bigger):
-                    used = min(need, left[bigger])
-                    left[bigger] -= used
-                    need -= used
-            if need:
-                return False
-        return True
+        """Is this at most the other for all sizes of at least 1?"""
+        return self.gap(other) is not None
+
+    def gap(self, other: Count) -> Count | None:
+        """What the other has more: their difference, if it has no negative coefficient, or else written in
+        the sizes less one, if it has none then (`N*K - N` is `(N - 1)*(K - 1) + (K - 1)`); None if neither:
+        there may be sizes for which this is more."""
+        return _gap(self, other)
 
     @property
     def leading(self) -> frozenset[Monomial]:
@@ -61,11 +60,14 @@ class Count:
         return frozenset(m for m, _ in self.terms if not any(m != n and divides(m, n) for n, _ in self.terms))
 
     def __str__(self) -> str:
-        parts = [
-            "*".join(([str(c)] if c != 1 or not m else []) + list(m))
-            for m, c in sorted(self.terms, key=lambda t: (-len(t[0]), t[0]))
-        ]
-        return " + ".join(parts) or "0"
+        ordered = sorted(self.terms, key=lambda t: (-len(t[0]), t[0]))
+        text = ""
+        for monomial, c in ordered:
+            sign = " - " if c < 0 else " + "
+            text += (sign if text else sign.strip(" +")) + "*".join(
+                ([str(abs(c))] if abs(c) != 1 or not monomial else []) + list(monomial)
+            )
+        return text or "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,36 +75,90 @@ class Cost:
     """What a program costs, for all sizes."""
 
     operations: Count
-    values: Count
+    elements: Count
+    intermediates: Count
     depth: int
 
-    def at_most(self, other: Cost) -> bool:
+    @property
+    def counts(self) -> tuple[tuple[str, Count], ...]:
         return (
-            self.depth <= other.depth
-            and self.operations.at_most(other.operations)
-            and self.values.at_most(other.values)
+            ("operations", self.operations),
+            ("elements", self.elements),
+            ("intermediates", self.intermediates),
         )
+
+    def at_most(self, other: Cost) -> bool:
+        """Is no part of this more than the other's, for any sizes?"""
+        pairs = zip(self.counts, other.counts, strict=True)
+        return self.depth <= other.depth and all(mine.at_most(theirs) for (_, mine), (_, theirs) in pairs)
+
+    def reasons(self, other: Cost) -> tuple[str, ...]:
+        """Why this is at most the other: a line for each part that differs, and one for those that do not."""
+        lines: list[str] = []
+        equal: list[str] = []
+        for (name, mine), (_, theirs) in zip(self.counts, other.counts, strict=True):
+            gap = mine.gap(theirs)
+            assert gap is not None, "asked only where `at_most` holds"
+            if mine == theirs:
+                equal.append(name)
+            else:
+                lines.append(_reason(name, mine, theirs, gap))
+        if self.depth < other.depth:
+            lines.append(f"depth: {self.depth} < {other.depth}")
+        else:
+            equal.append("depth")
+        return (*lines, *([f"the same {', '.join(equal)}"] if equal else []))
 
     @property
     def texts(self) -> tuple[tuple[str, str], ...]:
-        return (
-            ("operations", str(self.operations)), ("bytes", str(self.values)), ("depth", str(self.depth)),
-        )  # fmt: skip
+        return (*((name, str(count)) for name, count in self.counts), ("depth", str(self.depth)))
+
+
+def _reason(name: str, mine: Count, theirs: Count, gap: Count) -> str:
+    shifted = any(part.endswith(LESS_ONE) for monomial, _ in gap.terms for part in monomial)
+    why = " and sizes are at least 1" if shifted else ""
+    return f"{name}: {mine} <= {theirs}, as the difference is {gap}{why}"
+
+
+LESS_ONE = " - 1)"
+MOST_FACTORS = 12
+"""A monomial of more factors is not written in the sizes less one: that takes a term for each subset."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _gap(one: Count, two: Count) -> Count | None:
+    difference = two - one
+    if all(c > 0 for _, c in difference.terms):
+        return difference
+    if any(len(m) > MOST_FACTORS for m, _ in difference.terms):
+        return None
+    shifted = Count()
+    for monomial, c in difference.terms:
+        product = Count((((), c),))
+        for name in monomial:
+            product = product * Count((((), 1), ((f"({name}{LESS_ONE}",), 1)))
+        shifted = shifted + product
+    return shifted if all(c > 0 for _, c in shifted.terms) else None
 
 
 def cost_of(program: Program) -> Cost:
     """The cost of a program."""
-    operations, values = Count(), Count()
+    operations, kept = Count(), Count()
     depths: dict[Node, int] = {}
+    loops: set[tuple[object, ...]] = set()
+    """Scans that are counted; each of their results is a node."""
     outputs = {output.node for output in program.outputs}
     for node in program.nodes:
         below = max((depths[a.node] for a in node.reads), default=0)
-        depths[node] = below + bool(node.bound)
+        depths[node] = below + (bool(node.bound) or isinstance(node.op, Scan))
         if isinstance(node.op, Const | SizeOf | Position | Scalar):
             continue
         elements = _elements(node.dims)
         match node.op:
             case Map(fn, _) if fn not in ("id", "cast"):
+                operations = operations + elements
+            case Cat():
+                # Each element is chosen among the pieces.
                 operations = operations + elements
             case Reduce(_, bound, _):
                 operations = operations + elements * _elements(i.dim for i in bound)
@@ -110,11 +166,35 @@ def cost_of(program: Program) -> Cost:
                 each = elements * _elements(i.dim for i in bound)
                 for _ in args:
                     operations = operations + each
+            case Scan(over, body, _, args, _) if (over, body, args) not in loops:
+                loops.add((over, body, args))
+                operations = operations + cost_of(body).operations * size_count(over)
             case _:
                 pass
-        if isinstance(node.op, Input | Reduce | Contract) or node in outputs:
-            values = values + elements
-    return Cost(operations, values, max(depths.values(), default=0))
+        if node.bound and node not in outputs:
+            kept = kept + elements
+    total = Count()
+    for count in moved(program).values():
+        total = total + count
+    return Cost(operations, total, kept, max(depths.values(), default=0))
+
+
+def moved(program: Program) -> dict[str, Count]:
+    """The elements of inputs, outputs and results of reductions, by dtype."""
+    outputs = {output.node for output in program.outputs}
+    found: dict[str, Count] = {}
+    for node in program.nodes:
+        if isinstance(node.op, Input) or node.bound or node in outputs:
+            found[node.dtype] = found.get(node.dtype, Count()) + _elements(node.dims)
+    return found
+
+
+def bytes_of(program: Program, width: Callable[[str], int]) -> Count:
+    """`elements` in bytes; `width` gives the bytes of an element by dtype."""
+    total = Count()
+    for dtype, count in moved(program).items():
+        total = total + count * Count((((), width(dtype)),))
+    return total
 
 
 def products_of(program: Program) -> Count:
@@ -124,6 +204,16 @@ def products_of(program: Program) -> Count:
         if isinstance(node.op, Reduce | Contract):
             total = total + _elements(node.dims) * _elements(i.dim for i in node.bound)
     return total
+
+
+def growth_of(program: Program, user: Program) -> tuple[str, ...]:
+    """How the operations of the sums of a program grow, and of the user's: what tells their classes apart."""
+    pairs = (("its products and sums", program), ("the user's", user))
+    return tuple(f"{who} grow as {_sorted_text(products_of(p).leading)}" for who, p in pairs)
+
+
+def _sorted_text(leading: frozenset[Monomial]) -> str:
+    return ", ".join(sorted("*".join(m) or "1" for m in leading))
 
 
 def size_count(dim: Dim) -> Count:
@@ -136,10 +226,10 @@ def size_count(dim: Dim) -> Count:
     return Count((((str(dim),), 1),))
 
 
-def _elements(dims: object) -> Count:
+def _elements(dims: Iterable[Dim]) -> Count:
     total = Count((((), 1),))
-    for dim in dims:  # pyright: ignore
-        total = total * size_count(dim)  # pyright: ignore
+    for dim in dims:
+        total = total * size_count(dim)
     return total
 
 

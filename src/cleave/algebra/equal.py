@@ -1,7 +1,8 @@
-"""Proofs of candidates: values that two programs share are put in as inputs first (design.md, section 3).
+"""Proofs of candidates: a proof looks only at what differs between two programs (design.md, section 3).
 
-A value that both programs compute by the same node may be anything: if the programs are equal for every such
-value, they are equal. So a proof looks only at what differs; if that is not enough, at everything.
+From above: where both programs do the same to two values, it is enough that these are equal. From below: a
+value that both compute by the same node may be anything; it is put in as an input. If that is not enough,
+the proof looks at everything.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ from cleave.ir.ops import (
     input_node,
     map_node,
 )  # fmt: skip
-from cleave.ir.program import Program, sort_nodes
+from cleave.ir.program import Output, Program, sort_nodes
 from cleave.ir.rewrite import replace_arguments
+
+MOST_NODES = 48
+"""Programs with more values are compared only with what they share put in as inputs: the forms of values that
+are made of many others grow faster than these."""
 
 Memo = dict[tuple[Node, ...], str]
 """Answers by the outputs of both programs, shared values replaced."""
@@ -35,27 +40,98 @@ def answer(a: Program, b: Program, memo: Memo | None = None) -> str:
     """`yes`, `yes-if`, `no` or `unknown`: is `b` equal to `a` for every size?"""
     if [o.node for o in a.outputs] == [o.node for o in b.outputs]:
         return "yes"
-    one, two = abstracted(a, b)
+    memo = {} if memo is None else memo
+    inner = differences(a, b)
+    known = ""
+    for one, two in [pair for pair in (inner, (a, b)) if pair is not None]:
+        known = _proved(*abstracted(one, two), memo)
+        if known == "yes":
+            return known
+    # How a shared value is made may be needed: that it is positive, say.
+    return _proved(a, b, memo) if max(len(a.nodes), len(b.nodes)) <= MOST_NODES else known
+
+
+def _proved(one: Program, two: Program, memo: Memo) -> str:
     key = tuple(o.node for p in (one, two) for o in p.outputs)
-    known = memo.get(key) if memo is not None else None
-    if known is None:
-        known = prove(one, two, points=0, steps=False).answer
-        if memo is not None:
-            memo[key] = known
-    return known if known == "yes" else prove(a, b, points=0, steps=False).answer
+    if key not in memo:
+        memo[key] = prove(one, two, points=0, steps=False).answer
+    return memo[key]
+
+
+def differences(a: Program, b: Program) -> tuple[Program, Program] | None:
+    """Both programs up to the first values, seen from the outputs, that they compute by different operations,
+    or by the same one from other places; None if these are the outputs themselves."""
+    pairs: dict[tuple[Node, Node], None] = {}
+    seen: set[tuple[Node, Node]] = set()
+    stack = [(x.node, y.node) for x, y in zip(a.outputs, b.outputs, strict=True)]
+    roots = set(stack)
+    while stack:
+        one, two = stack.pop()
+        if one is two or (one, two) in seen:
+            continue
+        seen.add((one, two))
+        below = _alike(one, two)
+        if below is None:
+            pairs[one, two] = None
+        else:
+            stack += below
+    if pairs.keys() <= roots or any(x.axes != y.axes for x, y in pairs):
+        return None
+    return tuple(_up_to(p, [pair[n] for pair in pairs]) for n, p in enumerate((a, b)))  # pyright: ignore
+
+
+def _alike(one: Node, two: Node) -> list[tuple[Node, Node]] | None:
+    """The values that two nodes read, in pairs, if they do the same to them at the same places."""
+    if one.axes != two.axes or one.dtype != two.dtype or not one.args or len(one.args) != len(two.args):
+        return None
+    pairs = [(x.node, y.node) for x, y in zip(one.args, two.args, strict=True)]
+    if any(x.axes != y.axes or x.dtype != y.dtype for x, y in pairs):
+        return None
+    # The same node results if each value is put in place of the other.
+    swapped = replace_arguments(one, {x: y.read() for x, y in pairs})
+    return pairs if swapped is two else None
+
+
+def _up_to(program: Program, nodes: list[Node]) -> Program:
+    """The program with some of its values as outputs."""
+    outputs = [
+        Output(f"value{n}", node, tuple((k,) for k in range(len(node.axes)))) for n, node in enumerate(nodes)
+    ]
+    return replace(program, outputs=tuple(outputs))
 
 
 def abstracted(a: Program, b: Program) -> tuple[Program, Program]:
-    """Both programs with the values that they share as inputs, outputs that are one node left out."""
+    """Both programs with values that they share as inputs, outputs that are one node left out."""
     common = {n for n in a.nodes if not isinstance(n.op, Const | SizeOf | Position | Scalar)}
     common &= set(b.nodes)
-    leaves: dict[Node, Access] = {}
     differ = [n for n, (x, y) in enumerate(zip(a.outputs, b.outputs, strict=True)) if x.node is not y.node]
-    return tuple(_abstract(p, differ, common, leaves) for p in (a, b))  # pyright: ignore[reportReturnType]
+    leaves = {n: _leaf(n, k) for k, n in enumerate(_border(a, b, differ, common))}
+    return tuple(_abstract(p, differ, leaves) for p in (a, b))  # pyright: ignore[reportReturnType]
+
+
+def _border(a: Program, b: Program, differ: list[int], common: set[Node]) -> list[Node]:
+    """The shared values that the rest of one program reads. None depends on another one but for inputs: where
+    one does, it is computed from it, so that a proof may use how."""
+    order = {n: k for k, n in enumerate(sort_nodes(p.outputs[k].node for p in (a, b) for k in differ))}
+    border: dict[Node, None] = {}
+    for node in order:
+        if node not in common:
+            border.update(dict.fromkeys(r.node for r in node.reads if r.node in common))
+    below: dict[Node, bool] = {}
+    """Whether a shared value is in the border, or depends on one that is."""
+    for node in sorted(order, key=order.__getitem__):
+        if node in common:
+            inner = any(below.get(r.node, False) for r in node.reads)
+            if inner and node in border:
+                del border[node]
+            below[node] = inner or (node in border and not isinstance(node.op, Input))
+    return list(border)
 
 
 def _leaf(node: Node, number: int) -> Access:
     """An input in place of a value; where the value may be -inf, an input that any condition masks."""
+    if isinstance(node.op, Input):
+        return node.read()
     layout = [(d,) for d in node.dims]
     value = input_node(f"shared.{number}", layout, node.dtype)
     if not _may_be_low(node):
@@ -72,18 +148,14 @@ def _may_be_low(node: Node) -> bool:
     return bool(Zeros().low(node.read()))
 
 
-def _abstract(program: Program, outputs: list[int], common: set[Node], leaves: dict[Node, Access]) -> Program:
-    made: dict[Node, Access] = {}
+def _abstract(program: Program, outputs: list[int], leaves: dict[Node, Access]) -> Program:
+    made: dict[Node, Access] = dict(leaves)
 
     def visit(node: Node) -> Access:
-        if node in common and node not in leaves:
-            leaves[node] = node.read() if isinstance(node.op, Input) else _leaf(node, len(leaves))
-        if node in leaves:
-            return leaves[node]
         if node not in made:
             for access in node.reads:
                 visit(access.node)
-            made[node] = replace_arguments(node, {**leaves, **made}).read()
+            made[node] = replace_arguments(node, made).read()
         return made[node]
 
     new = tuple(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from cleave.algebra import laws
 from cleave.algebra.forms import (
     UNIT,
     Element,
@@ -62,7 +63,8 @@ def positive_factor(factor: Factor, power: Fraction = Fraction(1)) -> bool:
         case Size():
             return not isinstance(factor.dim, Part)
         case Sum():
-            return all(nonempty(i.dim) for i in factor.binders) and positive_mono(factor.body)
+            never_empty = all(nonempty(i.dim) for i in factor.binders) or not laws.on("positive-sum")
+            return never_empty and positive_mono(factor.body)
         case Power():
             return positive(factor.base)
         case Max():
@@ -220,7 +222,8 @@ def _least(mono: Mono) -> int | None:
         return None
     least = 1
     for factor, power in mono.factors:
-        if is_predicate(factor) or (isinstance(factor, Size) and isinstance(factor.dim, Part)):
+        part = isinstance(factor, Size) and isinstance(factor.dim, Part) and laws.on("empty-part")
+        if part or is_predicate(factor):
             least = 0
         elif not isinstance(factor, Size):
             return 0 if nonnegative_mono(mono) else None

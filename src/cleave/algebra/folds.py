@@ -9,7 +9,7 @@ computation out over the parts of a partition.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cleave.algebra.build import Builder
@@ -18,11 +18,12 @@ from cleave.algebra.members import Member, member_of
 from cleave.algebra.pieces import LATTICE, Assembly, Moment, State
 from cleave.algebra.support import support_of
 from cleave.errors import Unsupported
-from cleave.ir.candidate import Element, Fold, Value
+from cleave.ir.candidate import Element, Fold, Refusal, Value
 from cleave.ir.dims import Index, Parts
-from cleave.ir.ops import Access, Const, Node, Scalar, const, input_node, map_node
+from cleave.ir.ops import Access, Const, Input, Node, Scalar, const, input_node, map_node
 from cleave.ir.program import Output, Program, sort_nodes
 from cleave.ir.rewrite import Replaced, replace_arguments, replace_nodes, rewrite
+from cleave.ir.text import parse_program, print_program
 
 
 def folds_of(program: Program) -> tuple[Fold, ...]:
@@ -31,6 +32,19 @@ def folds_of(program: Program) -> tuple[Fold, ...]:
     Reductions that one loop can compute share a Fold; one that needs the finished value of another over the
     same dim stands in a Fold of its own, whose `reason` says why."""
     return tuple(fold_from(assembly) for assembly in assemblies_of(program))
+
+
+def refusals_of(program: Program, assemblies: Sequence[Assembly] | None = None) -> tuple[Refusal, ...]:
+    """For each reduction that stands in a loop of its own because no Fold follows the running values of those
+    that it needs: which ones, and why. Values are called as the program prints them."""
+    found: dict[Refusal, None] = {}
+    names: Mapping[Node, str] = {}
+    for assembly in assemblies_of(program) if assemblies is None else assemblies:
+        for apart in assembly.stage.apart:
+            names = names or parse_program(print_program(program)).names
+            value, *needs = (names.get(n, "a value") for n in (apart.site.node, *apart.needs))
+            found[Refusal(assembly.over, value, tuple(needs), apart.why)] = None
+    return tuple(found)
 
 
 def split_program(program: Program, fold: Fold) -> Program:
@@ -92,11 +106,11 @@ def fold_from(assembly: Assembly) -> Fold:
     merged = [both.state(s) for s in states]
     values = [Value(f"v{n}", node) for n, node in enumerate(assembly.members)]
     finished = [assembly.value(old, v.node) for v in values]
-    elements = tuple(Element(name, access) for access, (name, _) in assembly.elements.items())
-    reads = tuple(node for _, node in assembly.elements.values())
     names = [s.name for s in states]
     mine = tuple(inputs[""].values())
     support, element = support_of(assembly, states)
+    elements = tuple(Element(name, access) for access, (name, _) in assembly.elements.items())
+    reads = tuple(node for _, node in assembly.elements.values())
     return Fold(
         over=assembly.over,
         values=tuple(values),
@@ -162,8 +176,9 @@ def _program(name: str, inputs: Sequence[Node], names: Sequence[str], nodes: Seq
         Output(n, node, tuple((k,) for k in range(len(node.axes))))
         for n, node in zip(names, nodes, strict=True)
     )
-    scalars = [n for n in sort_nodes(nodes) if isinstance(n.op, Scalar) and n not in inputs]
-    return Program(name, (*inputs, *scalars), outputs)
+    # Run-time scalars, and values from outside the loop, which merge and finish may read too.
+    more = [n for n in sort_nodes(nodes) if isinstance(n.op, Scalar | Input) and n not in inputs]
+    return Program(name, (*inputs, *more), outputs)
 
 
 # ---------------------------------------------------------------- a partition, written out

@@ -24,6 +24,7 @@ from cleave.ir.ops import Input, Node, Scalar
 
 NOTHING: frozenset[Index] = frozenset()
 _counter = itertools.count(1)
+_1 = Fraction(1)
 
 
 def fresh(dim: Dim) -> Index:
@@ -65,10 +66,12 @@ class Keyed:
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is type(self) and self.key == other.key)  # type: ignore[attr-defined]
+        if self is other or type(other) is not type(self):
+            return self is other
+        return (self._key or self.key) == (other._key or other.key)  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return hash(self._key or self.key)
 
     def __lt__(self, other: Keyed) -> bool:
         return self.key < other.key
@@ -423,12 +426,12 @@ def constant(value: int | Fraction) -> Poly:
 
 def of_factor(factor: Factor, power: int | Fraction = 1) -> Poly:
     """The polynomial that is one factor."""
-    return Poly({Mono(((factor, Fraction(power)),), ZERO): Fraction(1)})
+    return Poly({Mono(((factor, _1 if power == 1 else Fraction(power)),), ZERO): _1})
 
 
 def of_mono(mono: Mono, coefficient: int | Fraction = 1) -> Poly:
     """The polynomial that is one monomial."""
-    return Poly({mono: Fraction(coefficient)})
+    return Poly({mono: coefficient if type(coefficient) is Fraction else Fraction(coefficient)})
 
 
 def children(value: Keyed) -> tuple[Keyed, ...]:

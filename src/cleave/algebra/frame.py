@@ -43,6 +43,15 @@ class Upstream:
     finished: dict[Node, None] = field(default_factory=dict[Node, None])
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A site that stands in a later loop: the reductions that it needs finished, and why."""
+
+    site: Site
+    needs: tuple[Node, ...]
+    why: str
+
+
 @dataclass(slots=True)
 class Stage:
     """Sites that one loop computes, in program order, and why others of their frame stand apart."""
@@ -51,7 +60,12 @@ class Stage:
     sites: list[Site] = field(default_factory=list[Site])
     reads: list[frozenset[Node]] = field(default_factory=list[frozenset[Node]])
     """For each site, the reductions whose running values its body reads."""
-    reasons: list[str] = field(default_factory=list[str])
+    apart: list[Apart] = field(default_factory=list[Apart])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why sites of this loop are not in an earlier one, each reason once."""
+        return list(dict.fromkeys(a.why for a in self.apart))
 
 
 def plain(access: Access) -> Access:
@@ -121,16 +135,58 @@ def stages(program: Program, rescales: Callable[[Site, frozenset[Node]], str]) -
     root = _components(sites, above)
     level: dict[Site, int] = {}
     groups: dict[tuple[Site, int], Stage] = {}
+    order = _Order()
     for site in sites:
         mates = [s for s in level if root[s] == root[site]]
-        least, why = _level(site, above[site], mates, level, rescales)
+        least, needs, why = _level(site, above[site], mates, level, rescales)
+        while not order.place(site, (root[site], least)):
+            needs = tuple(above[site].running)
+            least, why = least + 1, "needs a value from outside its loop that needs the loop's own first"
         level[site] = least
         group = groups.setdefault((root[site], least), Stage(site.over))
         group.sites.append(site)
         group.reads.append(frozenset(above[site].running))
-        if why and why not in group.reasons:
-            group.reasons.append(why)
+        if why:
+            group.apart.append(Apart(site, needs, why))
     return tuple(groups.values())
+
+
+class _Order:
+    """Which loops need finished values of which others, so that none needs its own."""
+
+    def __init__(self) -> None:
+        self.of: dict[Node, list[tuple[Site, int]]] = {}
+        self.needs: dict[tuple[Site, int], set[tuple[Site, int]]] = {}
+
+    def place(self, site: Site, loop: tuple[Site, int]) -> bool:
+        """Put a site into a loop, unless the loop would need its own values first."""
+        needed = self._outside(site, loop)
+        reached, stack = set(needed), list(needed)
+        while stack:
+            more = self.needs[stack.pop()] - reached
+            reached |= more
+            stack += more
+        if loop in reached:
+            return False
+        self.needs.setdefault(loop, set()).update(needed)
+        self.of.setdefault(site.node, []).append(loop)
+        return True
+
+    def _outside(self, site: Site, loop: tuple[Site, int]) -> set[tuple[Site, int]]:
+        """The loops of the reductions that a site reads, those that its own loop computes left out."""
+        found: set[tuple[Site, int]] = set()
+        seen: set[Node] = set()
+        stack = [a.node for a in site.node.reads]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            loops = self.of.get(node, [])
+            if loop not in loops:
+                found |= set(loops)
+                stack += [] if loops else [a.node for a in node.reads]
+        return found
 
 
 def _level(
@@ -139,20 +195,21 @@ def _level(
     mates: list[Site],
     level: dict[Site, int],
     rescales: Callable[[Site, frozenset[Node]], str],
-) -> tuple[int, str]:
+) -> tuple[int, tuple[Node, ...], str]:
+    """The first loop that can compute a site; if it is not the first of all, what it waits for and why."""
     own = {s.node: level[s] for s in mates}
-    least = max((own[n] + 1 for n in reads.finished if n in own), default=0)
+    finished = tuple(n for n in reads.finished if n in own)
     running = {n: own[n] for n in reads.running if n in own}
-    why = "needs the finished value of a reduction over the same dim" if least else ""
-    least = max([least, *running.values()])
-    now = frozenset(n for n, at in running.items() if at == least)
-    if now:
-        failure = rescales(site, now)
-        if failure:
-            least, why = least + 1, failure
-    while any(s.node is site.node and level[s] == least for s in mates):
+    after = max((own[n] + 1 for n in finished), default=0)
+    least = max([after, *running.values()])
+    now = tuple(n for n, at in running.items() if at == least)
+    failure = rescales(site, frozenset(now)) if now else ""
+    while any(s.node is site.node and level[s] == least + bool(failure) for s in mates):
         least += 1
-    return least, why
+    if failure:
+        return least + 1, now, failure
+    needs = tuple(n for n in finished if own[n] + 1 == least)
+    return least, needs, "needs the finished value of a reduction over the same dim" if needs else ""
 
 
 def _components(sites: tuple[Site, ...], above: dict[Site, Upstream]) -> dict[Site, Site]:

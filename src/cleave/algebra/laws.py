@@ -48,6 +48,22 @@ CONDITIONS: dict[str, str] = {
     "only-joined": "part and index may occur only joined when parts make up the whole",
     "nonempty": "a maximum of a constant is the constant only over what is never empty",
     "in-range": "a one-hot sum picks only positions that exist",
+    "fresh-binders": "a binder that is opened gets numbers that occur nowhere else",
+    "one-to-one": "indices are only renamed one to one; else like terms are collected",
+    "positive-outer": "a factor goes into a maximum only if it is proved positive",
+    "positive-lead": "an exponential leaves a maximum only with a positive coefficient",
+    "something-largest": "max exp f = exp max f only where there is something to be largest",
+    "positive-sum": "a sum of positives is positive only over what is never empty",
+    "empty-part": "a part may have no elements",
+    "whole-numbers": "[a > 0] = [a - 1 >= 0] only for integers",
+    "strictness": "[a >= 0] does not imply [a > 0]",
+    "every-entry": "a predicate leaves a maximum only if every entry needs it",
+    "same-witness": "[exists i: g] is dropped only beside a sum that the same g guards",
+    "widening": "only casts that keep every value are left out",
+    "bounded": "a maximum of what may be inf may be inf, a sum of what may be -inf may be -inf",
+    "defined": "what only the second program needs to be defined is a condition",
+    "reads-inside": "what a program reads must lie inside of the tensor",
+    "guarded-need": "what is read under a select is needed only where the select reads it",
 }
 
 Application = tuple[str, str, Keyed, Keyed]
@@ -113,6 +129,11 @@ def unrecorded() -> Generator[None]:
         yield
     finally:
         _record = before
+
+
+def usual() -> bool:
+    """Are all laws in force and is nothing recorded? Then what is known of a node may be kept."""
+    return not _off and _record is None
 
 
 def recording() -> bool:

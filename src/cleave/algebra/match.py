@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from cleave.errors import Unsupported
 from cleave.ir.dims import (
     Atom,
     Dim,
@@ -36,6 +37,7 @@ from cleave.ir.ops import (
     Position,
     Reduce,
     Scalar,
+    Scan,
     SizeOf,
     input_node,
     make_node,
@@ -222,3 +224,5 @@ class _Renamed:
                 return make_node(op, axes, node.dtype)
             case Cat(axis, pieces):
                 return make_node(Cat(axis, tuple(map(self.access, pieces))), axes, node.dtype)
+            case Scan():
+                raise Unsupported("a loop with carried state is not compared with another program")

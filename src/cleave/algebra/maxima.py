@@ -16,6 +16,7 @@ from cleave.algebra.arithmetic import (
     ABSENT,
     add,
     assign,
+    by_shape,
     extract,
     is_infinite,
     mask,
@@ -46,7 +47,7 @@ from cleave.algebra.forms import (
 )  # fmt: skip
 from cleave.algebra.parts import owner_of, pair_of, part_of
 from cleave.algebra.powers import absolute_factor, exp, power
-from cleave.algebra.predicates import complement, either, in_range, inhabited
+from cleave.algebra.predicates import complement, either, in_range, inhabited, presence
 from cleave.ir.dims import Index, Part, Parts, Term, Union, term, var
 
 Raw = tuple[list[Index], Poly, Poly]
@@ -94,7 +95,7 @@ def _flatten(todo: list[Raw], owners: dict[Index, Term]) -> list[Raw]:
         guard = mul(guard, inner)
         if not guard.terms:
             continue
-        step = _simpler_binders(bound, guard, value, owners)
+        step = simpler_binders(bound, guard, value, owners)
         if step is None and len(done) + len(todo) < LIMIT and laws.on("max-flat"):
             step = _simpler_value(bound, guard, value)
         if step is None:
@@ -104,9 +105,10 @@ def _flatten(todo: list[Raw], owners: dict[Index, Term]) -> list[Raw]:
     return done
 
 
-def _simpler_binders(
+def simpler_binders(
     bound: list[Index], guard: Poly, value: Poly, owners: dict[Index, Term]
 ) -> list[Raw] | None:
+    """An entry with a bound index less, or with a whole dim for its parts; None if nothing is left to do."""
     for index in bound:
         rest = [i for i in bound if i != index]
         if isinstance(index.dim, Union) and laws.on("max-union"):
@@ -168,13 +170,14 @@ def _one_hot(bound: list[Index], guard: Poly, value: Poly) -> list[Raw] | None:
     single = guard.single
     if single is None:
         return None
-    for f, _ in single[0].factors:
+    for f in sorted((f for f, _ in single[0].factors), key=by_shape):
         if isinstance(f, Predicate) and f.rel == "=":
             solved = sums.solve(f, bound)
             if solved is not None:
                 index, at, where = solved
                 rest = assign(guard, f, True)
-                fixed = mul(in_range(at, rewrite.size(index.dim)), rewrite.substitute(rest, {index: where}))
+                inside = in_range(at, rewrite.size(index.dim)) if laws.on("in-range") else ONE
+                fixed = mul(inside, rewrite.substitute(rest, {index: where}))
                 return [([i for i in bound if i != index], fixed, rewrite.substitute(value, {index: where}))]
     return None
 
@@ -182,10 +185,11 @@ def _one_hot(bound: list[Index], guard: Poly, value: Poly) -> list[Raw] | None:
 def _simpler_value(bound: list[Index], guard: Poly, value: Poly) -> list[Raw] | None:
     for mono, c in value.ordered:
         for f, e in mono.factors:
-            if not isinstance(f, Max) or e != 1 or c < 0 or mono.exponent.terms:
+            sure = not laws.on("positive-outer")
+            if not isinstance(f, Max) or e != 1 or (c < 0 and not sure) or mono.exponent.terms:
                 continue
             others = [x for x in mono.factors if x[0] != f]
-            if all(positive_factor(*x) for x in others):
+            if sure or all(positive_factor(*x) for x in others):
                 by = of_mono(Mono(tuple(others), ZERO), c) if others else constant(c)
                 rest = Poly({m: x for m, x in value.terms.items() if m != mono})
                 found: list[Raw] = []
@@ -234,7 +238,10 @@ def _common_guard(entries: list[Raw]) -> tuple[Poly, list[Raw]]:
             for f in predicates_of(guard)
             if f.free.isdisjoint(among) and all(m.power_of(f) > 0 for m in guard.terms)
         ]
-        shared = own if shared is None else [f for f in shared if f in own]
+        if shared is None or not laws.on("every-entry"):
+            shared = [*(shared or ()), *own]
+        else:
+            shared = [f for f in shared if f in own]
     common = ONE
     for f in shared or ():
         common = mul(common, of_factor(f))
@@ -361,7 +368,9 @@ def _exponentials(entries: list[Raw]) -> Poly | None:
     lead: tuple[tuple[tuple[Factor, Fraction], ...], Fraction] | None = None
     for bound, guard, value in entries:
         single = value.single
-        if single is None or single[1] < 0 or not positive_mono(single[0]):
+        if single is None:
+            return None
+        if (single[1] < 0 or not positive_mono(single[0])) and laws.on("positive-lead"):
             return None
         mono, c = single
         if lead is not None and lead != (mono.factors, c):
@@ -372,7 +381,8 @@ def _exponentials(entries: list[Raw]) -> Poly | None:
         found.append((bound, guard, mono.exponent))
     if lead is None or not any(v.terms for _, _, v in found):
         return None
-    if not any(g.number == 1 and all(nonempty(i.dim) for i in b) for b, g, _ in found):
+    something = any(g.number == 1 and all(nonempty(i.dim) for i in b) for b, g, _ in found)
+    if not something and laws.on("something-largest"):
         return None
     return mul(of_mono(Mono(lead[0], ZERO) if lead[0] else UNIT, lead[1]), exp(largest(found)))
 
@@ -394,7 +404,7 @@ def _exists_one(bound: list[Index], guard: Poly) -> Poly:
     outer, components = sums.split(single[0], bound)
     found = outer
     for body, used in components:
-        nested = next((f for f, _ in body.factors if isinstance(f, Some)), None)
+        nested = next((f for f, e in body.factors if isinstance(f, Some) and e > 0), None)
         own = of_mono(body)
         if nested is not None:
             more, inner, _ = rewrite.open_entry(nested.entries[0])
@@ -420,6 +430,18 @@ def seen(factor: Factor) -> Poly:
     return _any_of([rewrite.open_entry(e) for e in factor.entries])
 
 
+def bounded(factor: Factor) -> Poly:
+    """Where a maximum is not inf, as a polynomial of predicates: where none of its values is."""
+    if not isinstance(factor, Max) or not laws.on("bounded"):
+        return ONE
+    result = ONE
+    for entry in factor.entries:
+        if presence(neg(entry.value)).number != 1:
+            bound, guard, value = rewrite.open_entry(entry)
+            result = mul(result, complement(exists(bound, mul(guard, complement(presence(neg(value)))))))
+    return result
+
+
 __all__ = [
-    "absolute", "exists", "greatest", "largest", "maximum", "seen",
+    "absolute", "bounded", "exists", "greatest", "largest", "maximum", "seen", "simpler_binders",
 ]  # fmt: skip

@@ -12,9 +12,10 @@ from fractions import Fraction
 
 from cleave.algebra.bodies import Body, Elem, Exp, Factors, Gate, Poly, Run, Shift, rebase, separate
 from cleave.algebra.frame import Site, at_axes, plain
+from cleave.algebra.lattice import FLIPPED, Lifted, frees, lift
 from cleave.algebra.rescaling import decomposition_holds, rescaling_holds
 from cleave.errors import Unsupported
-from cleave.ir.ops import FLOATS, Access, Const, Contract, Map, Node, Reduce, Scalar, SizeOf
+from cleave.ir.ops import FLOATS, Access, Contract, Map, Node, Reduce
 
 MOST_STATES = 24
 """The most sums that one value may need."""
@@ -25,12 +26,14 @@ Part3 = tuple[Fraction, Factors, Factors]
 @dataclass(frozen=True, slots=True)
 class Member:
     """One reduction of a Fold: coefficient, what waits until the end, and what is summed, for each term of a
-    sum. For reductions other than sums `terms` is empty."""
+    sum. For reductions other than sums `terms` is empty; of a maximum or minimum of values around running
+    values `lifted` says how it follows from those of other values."""
 
     site: Site
     kind: str
     terms: tuple[Part3, ...] = ()
     rescaled: bool = False
+    lifted: Lifted | None = None
 
 
 def member_of(site: Site, running: frozenset[Node]) -> Member:
@@ -44,6 +47,11 @@ def member_of(site: Site, running: frozenset[Node]) -> Member:
             return Member(site, kind)
         args = tuple((Elem(a), 1) for a in site.node.args)
         return Member(site, kind, ((Fraction(1), (), args),))
+    if kind in FLIPPED and site.node.dtype in FLOATS and isinstance(op, Reduce):
+        lifted = lift(body, kind, op.arg)
+        for access in frees(lifted):
+            _check_access(access, running)
+        return Member(site, kind, lifted=lifted)
     if kind != "sum" or site.node.dtype not in FLOATS:
         raise Unsupported(f"a {kind} of values that depend on a running value cannot be rescaled")
     terms = tuple(separate(body.poly()))
@@ -90,17 +98,20 @@ def _check_known(factors: Factors, running: frozenset[Node]) -> None:
 
 
 def _check_access(access: Access, running: frozenset[Node]) -> None:
+    """A value from outside the loop is read by every one of a Fold's programs; a running one is computed."""
     access = plain(access)
     op = access.node.op
-    if access.node in running or isinstance(op, Const | SizeOf | Scalar):
+    if access.node in running or not isinstance(op, Map) or not _follows(access.node, running):
         return
-    if not isinstance(op, Map):
-        name = getattr(op, "name", "") or "another value"
-        raise Unsupported(f"a running value is combined with {name}, which the merge does not have")
     if op.fn == "cast" and access.node.dtype not in FLOATS:
         raise Unsupported("a running value is cast to an integer")
     for arg in op.args:
         _check_access(arg.at(at_axes(access)), running)
+
+
+def _follows(node: Node, running: frozenset[Node]) -> bool:
+    op = node.op
+    return node in running or (isinstance(op, Map) and any(_follows(a.node, running) for a in op.args))
 
 
 __all__ = ["Member", "Poly", "closure", "member_of", "runs_in"]

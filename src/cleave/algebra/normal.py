@@ -27,7 +27,7 @@ from cleave.algebra.forms import (
     of_factor,
     size_extent,
 )  # fmt: skip
-from cleave.errors import Bug
+from cleave.errors import Bug, Unsupported
 from cleave.ir.dims import (
     Dim,
     Gather,
@@ -56,6 +56,7 @@ from cleave.ir.ops import (
     Position,
     Reduce,
     Scalar,
+    Scan,
     SizeOf,
 )  # fmt: skip
 from cleave.ir.program import Program, sort_nodes
@@ -66,6 +67,12 @@ WIDTH = {"bool": 1, "u8": 9, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 """How wide the integers are: a cast to no fewer bits keeps the value (u8 needs 9 signed bits)."""
 
 
+KEPT = 8192
+"""So many forms of nodes are kept for programs that share nodes."""
+
+_known: dict[Node, Poly] = {}
+
+
 def normal_forms(
     program: Program | Iterable[Node], leaves: frozenset[Node] = frozenset()
 ) -> dict[Node, Poly]:
@@ -73,9 +80,15 @@ def normal_forms(
     forms: dict[Node, Poly] = {}
     nodes = program.nodes if isinstance(program, Program) else sort_nodes(program)
     names: Mapping[Node, str] = program.names if isinstance(program, Program) else {}
+    known = _known if laws.usual() and not leaves else {}
+    if len(known) > KEPT:
+        known.clear()
     for node in nodes:
-        laws.at(names.get(node, ""))
-        forms[node] = element(node) if node in leaves else node_form(node, forms)
+        form = known.get(node)
+        if form is None:
+            laws.at(names.get(node, ""))
+            form = known[node] = element(node) if node in leaves else node_form(node, forms)
+        forms[node] = form
     return forms
 
 
@@ -142,6 +155,8 @@ def node_form(node: Node, forms: Forms) -> Poly:
             return _reduce("sum", node, bound, ar.mul(*values))
         case Cat(axis, pieces):
             return _concatenate(node, axis, pieces, forms)
+        case Scan():
+            raise Unsupported("a loop with carried state has no normal form")
 
 
 def number_form(value: Number) -> Poly:
@@ -190,7 +205,7 @@ def _reduce(kind: str, node: Node, bound: Sequence[Index], value: Poly) -> Poly:
     new = {i: fresh(i.dim) for i in bound}
     value = rewrite.rename(value, new)
     indices = list(new.values())
-    owners = _owners(node, new)
+    owners = owners_of(node, new)
     if node.dtype == "bool":
         kind = {"sum": "any", "max": "any", "prod": "all", "min": "all"}.get(kind, kind)
     match kind:
@@ -209,8 +224,8 @@ def _reduce(kind: str, node: Node, bound: Sequence[Index], value: Poly) -> Poly:
             return sums.outcome(value, indices)
 
 
-def _owners(node: Node, new: Mapping[Index, Index]) -> dict[Index, Term]:
-    """For bound indices over a `Part`: the one index of the node over the matching `Parts`."""
+def owners_of(node: Node, new: Mapping[Index, Index]) -> dict[Index, Term]:
+    """For bound indices over a `Part`: the one index of the node over the matching `Parts`. `new` renames."""
     owners: dict[Index, Term] = {}
     for old, index in new.items():
         if isinstance(old.dim, Part):
@@ -316,7 +331,7 @@ def _cast(value: Poly, old: str, new: str) -> Poly:
         return value
     if old in WIDTH and WIDTH[new] >= WIDTH[old] and not (new == "u8" and old != "bool"):
         return value
-    return powers.apply(f"cast {new}", value)
+    return powers.apply(f"cast {new}", value) if laws.on("widening") else value
 
 
 def _pow(base: Poly, exponent: Poly) -> Poly:

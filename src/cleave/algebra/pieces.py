@@ -23,12 +23,13 @@ from cleave.algebra.bodies import (
     Run,
     Shift,
     Size,
-    is_constant,
     rebase,
+    unguarded,
 )
 from cleave.algebra.build import Builder
 from cleave.algebra.emission import Emission, View, signed
 from cleave.algebra.frame import Site, Stage, at_axes, plain
+from cleave.algebra.lattice import Apply, Free, Leaf, Lifted, frees, leaves
 from cleave.algebra.members import Member, closure
 from cleave.algebra.rescaling import Same
 from cleave.algebra.support import Zeros
@@ -50,6 +51,19 @@ class State:
     site: Site
     inside: Factors
     rescaled: bool
+
+    @property
+    def reduced(self) -> Access:
+        """What a reduction that is not a sum reduces, in its site's indices."""
+        return reduced(self.site, self.inside)
+
+
+def reduced(site: Site, inside: Factors) -> Access:
+    """What a reduction that is not a sum reduces: the site's own argument, or what `inside` names."""
+    op = site.node.op
+    assert isinstance(op, Reduce)
+    named = inside[0][0] if inside else None
+    return named.access if isinstance(named, Elem) else op.arg
 
 
 @dataclass(slots=True)
@@ -93,7 +107,12 @@ class Assembly:
     # ------------------------------------------------------------ components
 
     def _register(self, member: Member) -> None:
-        if not member.terms:
+        if member.lifted is not None:
+            for leaf in leaves(member.lifted):
+                self._state(member, ((Elem(leaf.access), 1),), leaf.kind)
+            if any(self._measures(access) for access in frees(member.lifted)):
+                self._state(member, (), "count")
+        elif not member.terms:
             self._state(member, ())
         for _, outside, inside in member.terms:
             for factors in closure(inside) if member.rescaled else [inside]:
@@ -151,9 +170,7 @@ class Assembly:
             ones = Same(site, self.build.dtype).ones()
             return self._scaled(site, self.build.reduce("sum", (site.loop,), ones), kind)
         if kind != "sum":
-            op = site.node.op
-            assert isinstance(op, Reduce)
-            return self.build.reduce(kind, op.bound, op.arg, site.node.dtype)
+            return self.build.reduce(kind, site.node.bound, reduced(site, inside), site.node.dtype)
         return self._emission(site).sum(Same(site, self.build.dtype), inside)
 
     def _emission(self, site: Site) -> Emission:
@@ -184,7 +201,16 @@ class Assembly:
             return found
         member = self.members[node]
         view = self.view(member.site, moment)
-        if not member.terms:
+        if member.lifted is not None:
+            total = self._lifted(view, member, member.lifted)
+            for index in member.site.node.bound:
+                # Over nothing there is nothing to lift.
+                empty = self.build.map(
+                    "eq", size(index.dim, self.build.dtype), self.build.number(0.0), dtype="bool"
+                )
+                nothing = self.build.number(-math.inf if member.kind == "max" else math.inf)
+                total = self.build.select(empty, nothing, total)
+        elif not member.terms:
             total = self.read(moment, member.site, member.kind, ())
         else:
             total = self.build.number(0.0)
@@ -199,16 +225,30 @@ class Assembly:
         moment.values[node] = made
         return made
 
+    def _lifted(self, view: _Piece, member: Member, lifted: Lifted) -> Access:
+        match lifted:
+            case Leaf(kind, access):
+                return self.read(view.moment, member.site, kind, ((Elem(access), 1),))
+            case Free(access):
+                return view.run(access)
+            case Apply(fn, args):
+                return self.build.map(fn, *(self._lifted(view, member, a) for a in args))
+
     def _finished(self, view: _Piece, part: Access, outside: Factors) -> Access:
-        """A sum times what waited until the end; conditions come last, they may hide a quotient 0/0."""
-        build = self.build
+        """A sum times what waited until the end; conditions come last, they may hide a quotient 0/0. A sum of
+        nothing stays 0 whatever waits: what waits may be 1/0 then, and the program never multiplies by it."""
+        build, summed, waits = self.build, part, False
         for gen, power in outside:
             if isinstance(gen, Gate):
                 continue
             assert isinstance(gen, Run | Size)
+            waits = True
             value = size(gen.dim, build.dtype) if isinstance(gen, Size) else view.run(gen.access)
             joined = build.power(value, abs(power))
             part = build.div(part, joined) if power < 0 else build.mul(part, joined)
+        if waits and view.moment.part is None and not view.moment.final:
+            nothing = build.map("eq", summed, build.number(0.0), dtype="bool")
+            part = build.select(nothing, build.number(0.0), part)
         for gen, _ in outside:
             if isinstance(gen, Gate):
                 zero, condition = build.number(0.0), view.run(gen.access)
@@ -233,11 +273,19 @@ class Assembly:
             return access if isinstance(op.value, bool) else self.build.number(float(op.value))
         if isinstance(op, Scalar):
             return access
-        assert isinstance(op, Map)
+        if not isinstance(op, Map) or not self._follows(access.node):
+            return access if moment.final or moment.part is not None else self.element(site, access)
         args = [self.run(moment, site, a.at(at_axes(access))) for a in op.args]
         if op.fn in ("cast", "id"):
             return args[0]
         return self.build.map(op.fn, *args, dtype="bool" if access.node.dtype == "bool" else "")
+
+    def _follows(self, node: Node) -> bool:
+        """Does a value change with what has been seen: is it made of members, or of the folded dim's size?"""
+        op = node.op
+        if node in self.members or (isinstance(op, SizeOf) and op.dim == self.over):
+            return True
+        return isinstance(op, Map) and any(self._follows(plain(a).node) for a in op.args)
 
     def lattice_run(self, run: Poly) -> tuple[Fraction, Access, str, bool] | None:
         """Coefficient, read, kind, and whether inf of either sign is guarded against, if running values are
@@ -269,7 +317,13 @@ class Assembly:
         value = self.emit.poly(self.view(site, moment), run)
         if all(self._is_mean(gen) for _, f in run for gen, _ in f):
             return value
-        finite = build.map("lt", build.map("abs", value), build.number(math.inf), dtype="bool")
+        if moment.part is not None:
+            # The form that is proved, over finite values: what a part has is finite if the part has anything.
+            view = self.view(site, moment)
+            seen = build.reduce("sum", (view.loop,), view.ones())
+            finite = build.map("gt", seen, build.number(0.0), dtype="bool")
+        else:
+            finite = build.map("lt", build.map("abs", value), build.number(math.inf), dtype="bool")
         return build.select(finite, value, build.number(0.0))
 
     def _is_mean(self, gen: Gen) -> bool:
@@ -307,6 +361,9 @@ class Assembly:
         sign, run = signed(run)
         before = self.shift_value(old, site, run, raw=raw)
         after = self.shift_value(new, site, run)
+        if sign > 0 and raw:
+            # A minimum of nothing is inf: less it is -inf, whose exponential is 0.
+            return self.build.add(after, self.build.map("neg", before))
         return self.build.sub(before, after) if sign < 0 else self.build.sub(after, before)
 
     def _weight(self, site: Site, exponent: Poly, old: Moment, new: Moment) -> Access:
@@ -378,9 +435,7 @@ class Assembly:
         view = self.view(state.site, moment)
         build = Builder(state.dtype)
         if state.kind in LATTICE:
-            op = state.site.node.op
-            assert isinstance(op, Reduce)
-            return build.reduce(state.kind, view.bound, view.elem(op.arg))
+            return build.reduce(state.kind, view.bound, view.elem(state.reduced))
         if state.kind == "count" or not state.inside:
             return self._scaled(state.site, build.reduce("sum", (view.loop,), view.ones()), state.kind)
         return Emission(build).sum(view, state.inside)
@@ -435,25 +490,6 @@ class _Part(_Piece):
 def piece_of(site: Site) -> Index:
     """The index over one piece that stands for the site's loop index."""
     return Index(Part(site.over), site.loop.number)
-
-
-def unguarded(access: Access) -> tuple[Access, bool]:
-    """The value behind `select(value = -inf, 0, value)`, since shifts are guarded anyway, and whether the
-    guard is against inf of either sign: `select(|value| = inf, 0, value)`."""
-    op = access.node.op
-    if not isinstance(op, Map) or op.fn != "select":
-        return access, False
-    condition, zero, value = (plain(a.at(at_axes(access))) for a in op.args)
-    test = condition.node.op
-    if not isinstance(test, Map) or test.fn != "eq" or not is_constant(zero, 0.0):
-        return access, False
-    one, two = (plain(a.at(at_axes(condition))) for a in test.args)
-    if not is_constant(two, -math.inf) and not is_constant(two, math.inf):
-        return access, False
-    if isinstance(one.node.op, Map) and one.node.op.fn == "abs":
-        inner = plain(one.node.op.args[0].at(at_axes(one)))
-        return (value, True) if inner == value and is_constant(two, math.inf) else (access, False)
-    return (value, False) if one == value else (access, False)
 
 
 def _ordered(value: Term) -> list[Index]:

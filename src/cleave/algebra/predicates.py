@@ -11,6 +11,7 @@ import math
 from fractions import Fraction
 from functools import partial
 
+from cleave.algebra import laws
 from cleave.algebra.arithmetic import add, cases, extract, is_infinite, masked_of, mul, neg, scale, sub
 from cleave.algebra.content import common_number
 from cleave.algebra.facts import is_integer, lower, nonnegative, orientation, positive, upper
@@ -21,8 +22,10 @@ from cleave.algebra.forms import (
     Apply,
     Factor,
     Log,
+    Max,
     Mono,
     Poly,
+    Power,
     Predicate,
     Size,
     Sum,
@@ -31,6 +34,7 @@ from cleave.algebra.forms import (
     of_factor,
     of_mono,
 )  # fmt: skip
+from cleave.algebra.parts import owner_of
 from cleave.ir.dims import Part, Term
 
 
@@ -95,7 +99,8 @@ def _compare_places(fn: str, ga: Poly, gb: Poly, both: Poly | None, *, down: boo
 def presence(value: Poly) -> Poly:
     """Where a value is not -inf: its guard, and every maximum in it has something to be the maximum of."""
     guard, value = masked_of(value)
-    return mul(guard, *(_seen(f) for m, c in value.terms.items() if c > 0 and (f := _lone(m)) is not None))
+    lone = [(f, c) for m, c in value.terms.items() if (f := _lone(m)) is not None]
+    return mul(guard, *(_seen(f) if c > 0 else _bounded(f) for f, c in lone))
 
 
 def finite(value: Poly) -> Poly:
@@ -109,7 +114,7 @@ def finite(value: Poly) -> Poly:
 
 def _finite_mono(mono: Mono) -> Poly:
     """Where the maxima in a monomial are there, or one of its predicates is 0."""
-    there = mul(*(_seen(f) for f, _ in mono.factors))
+    there = mul(*(_finite_factor(f) for f, _ in mono.factors))
     if there.number == 1:
         return there
     guard = of_mono(Mono(tuple((f, e) for f, e in mono.factors if is_predicate(f) and e > 0), ZERO))
@@ -127,6 +132,34 @@ def _seen(factor: Factor) -> Poly:
     if isinstance(factor, Log):
         return _positive_base(factor.base)
     return seen(factor)
+
+
+def _bounded(factor: Factor) -> Poly:
+    from cleave.algebra.maxima import bounded
+
+    return bounded(factor)
+
+
+def _finite_factor(factor: Factor) -> Poly:
+    """Where a factor is finite: a sum where all its terms are."""
+    from cleave.algebra.maxima import exists
+    from cleave.algebra.rewrite import open_binder
+
+    match factor:
+        case Max() | Log():
+            return mul(_seen(factor), _bounded(factor))
+        case Power():
+            return finite(factor.base)
+        case Sum() if laws.on("bounded"):
+            bound, body = open_binder(factor)
+            assert isinstance(body, Mono)
+            missing = complement(_finite_mono(body))
+            if not missing.terms:
+                return ONE
+            owners = {i: p for i in bound if isinstance(i.dim, Part) and (p := owner_of(body, i)) is not None}
+            return complement(exists(bound, missing, owners))
+        case _:
+            return ONE
 
 
 def _positive_base(base: Poly) -> Poly:
@@ -161,7 +194,7 @@ def relate(rel: str, value: Poly) -> Poly:
     split = cases((value,), partial(relate, rel))
     if split is not None:
         return split
-    if is_integer(value):
+    if is_integer(value) or not laws.on("whole-numbers"):
         return _relate_integer(rel, value)
     whole, lone = scale(value, 1 / common_number(value.terms.values())), value.single is not None
     if is_integer(whole):

@@ -49,6 +49,9 @@ ROUNDS = 12
 CASES = 4
 """How deep cases on magnitudes and predicates nest."""
 
+WORK = 2000
+"""Monomials that one comparison may look at, over all cases; beyond it the answer is Unknown."""
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -205,21 +208,26 @@ def equal(a: Poly, b: Poly) -> bool:
     return guard.number is None and guard == predicates.presence(b) and is_zero(mul(guard, difference), CASES)
 
 
-def is_zero(value: Poly, depth: int) -> bool:
-    """Is a value 0 wherever it is defined?"""
-    value = _cleared(value) if laws.on("cross") else value
+def is_zero(value: Poly, depth: int, done: list[int] | None = None) -> bool:
+    """Is a value 0 wherever it is defined? `done` counts the monomials looked at (`WORK`)."""
+    done = [0] if done is None else done
+    value = _cleared(value, done) if laws.on("cross") else value
     if not value.terms:
         return True
-    if depth == 0 or not laws.on("either-sign"):
+    done[0] += len(value.terms)
+    if depth == 0 or done[0] > WORK or not laws.on("either-sign"):
         return False
     for factor in _decidable(value):
-        return all(is_zero(rewrite.replace(value, {factor: v}), depth - 1) for v in _values(factor))
+        return all(is_zero(rewrite.replace(value, {factor: v}), depth - 1, done) for v in _values(factor))
     return False
 
 
-def _cleared(value: Poly) -> Poly:
+def _cleared(value: Poly, done: list[int]) -> Poly:
     """The value times its denominators."""
     for _ in range(ROUNDS):
+        done[0] += len(value.terms)
+        if done[0] > WORK:
+            return value
         least: dict[Factor, Fraction] = {}
         for mono in value.terms:
             for f, e in mono.factors:

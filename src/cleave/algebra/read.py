@@ -65,11 +65,15 @@ class Reader:
 
     program: Program
     dtype: str
+    opens: bool = False
+    """Whether sums that several values read open too, to be summed again in each."""
     flat: Flattener = field(init=False)
     build: Builder = field(init=False)
 
     def __post_init__(self) -> None:
         self.flat = Flattener(self.program)
+        if self.opens:
+            self.flat.uses.clear()
         self.build = Builder(self.dtype)
 
     # ------------------------------------------------------------ readings
@@ -100,18 +104,22 @@ class Reader:
         for at, (access, power) in enumerate(form.factors):
             op = access.node.op
             if (
-                power != 1
+                power not in (1, 2)
                 or not isinstance(op, Map)
                 or op.fn not in SUMS
                 or not access.indices & set(form.bound)
             ):
                 continue
             terms = self._terms(access)
-            gains = any(
-                t.bound or any(not a.indices & set(form.bound) for a, _ in t.factors) for _, t in terms
-            )
+            if power == 1:
+                gains = any(
+                    t.bound or any(not a.indices & set(form.bound) for a, _ in t.factors) for _, t in terms
+                )
+            else:
+                # Each square is over fewer indices than the square of the sum.
+                gains = all(not t.bound and indices(t.factors) < access.indices for _, t in terms)
             if gains:
-                cancels = self._correlated(terms)
+                cancels = power == 2 or self._correlated(terms)
                 law = "a sum of a sum is the sum of sums"
                 nested = (False, True) if any(t.bound for _, t in terms) else (False,)
                 found += [
@@ -129,6 +137,14 @@ class Reader:
         one, two = (self.flat.of(a.at(where)) for a in op.args)
         return [(1, one), (1 if op.fn == "add" else -1, two)]
 
+    def expanded(self, access: Access, power: Fraction) -> list[tuple[int, Product]]:
+        """A sum of two values, or its square, as terms with whole coefficients."""
+        terms = self._terms(access)
+        if power == 1:
+            return terms
+        (s, one), (t, two) = terms
+        return [(1, times(one, one)), (2 * s * t, times(one, two)), (1, times(two, two))]
+
     def _correlated(self, terms: list[tuple[int, Product]]) -> bool:
         """Do two terms depend on one tensor? Then their difference may cancel."""
         sources = [_sources(t) for _, t in terms]
@@ -138,7 +154,7 @@ class Reader:
         one, two = (t for _, t in self._terms(node.read()))
         found: list[Reading] = []
         for i, j in itertools.product(range(len(one.factors)), range(len(two.factors))):
-            if _shares(one, i, two, j) is not None:
+            if _same_free(one, i, two, j) or _shares(one, i, two, j) is not None:
                 found.append(Reading("a common factor leaves a sum", common=(i, j)))
         return found[:2]
 
@@ -202,10 +218,10 @@ class _Emitter:
     def cluster(self, form: Product, reading: Reading) -> Access:
         if reading.opened < 0:
             return self.product(form, reading)
-        access, _ = form.factors[reading.opened]
+        access, power = form.factors[reading.opened]
         rest = form.factors[: reading.opened] + form.factors[reading.opened + 1 :]
         total: Access | None = None
-        for sign, term in self.reader._terms(access):  # pyright: ignore[reportPrivateUsage]
+        for sign, term in self.reader.expanded(access, power):
             whole_term = times(Product(form.coefficient * sign, form.bound, rest), term)
             inner = tuple(len(form.bound) + n for n in range(len(term.bound)))
             order = (*reading.order, *inner) if reading.outer else (*inner, *reading.order)
@@ -308,9 +324,11 @@ class _Emitter:
     def common(self, node: Node, reading: Reading) -> Access:
         (_, one), (sign, two) = self.reader._terms(node.read())  # pyright: ignore[reportPrivateUsage]
         i, j = reading.common
-        shared = _shares(one, i, two, j)
-        assert shared is not None
-        access, binder, two = shared
+        free = _same_free(one, i, two, j)
+        shared = None if free else _shares(one, i, two, j)
+        access, binder = one.factors[i][0], None
+        if shared is not None:
+            access, binder, two = shared
         rests: list[Access] = []
         for term, at in ((one, i), (two, j)):
             factors = term.factors[:at] + term.factors[at + 1 :]
@@ -318,7 +336,16 @@ class _Emitter:
             inner = Product(term.coefficient, bound, factors)
             rests.append(self.product(inner, Reading("", tuple(range(len(bound))))))
         both = self.build.add(*rests) if sign > 0 else self.build.sub(*rests)
-        return self.build.product([binder], [self.leaf(access), both])
+        if binder is not None:
+            return self.build.product([binder], [self.leaf(access), both])
+        power = one.factors[i][1]
+        joined = self.powered(access, abs(power))
+        return self.build.div(both, joined) if power < 0 else self.build.mul(both, joined)
+
+
+def _same_free(one: Product, i: int, two: Product, j: int) -> bool:
+    """Do two terms share a factor that is under no sum, to the same power?"""
+    return one.factors[i] == two.factors[j] and one.factors[i] in one.free and two.factors[j] in two.free
 
 
 def _shares(one: Product, i: int, two: Product, j: int) -> tuple[Access, Index, Product] | None:

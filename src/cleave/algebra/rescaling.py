@@ -45,6 +45,11 @@ def decomposition_holds(site: Site, terms: Sequence[tuple[Fraction, Factors, Fac
     return _same(*_aligned(left, right))
 
 
+def same_value(left: Access, right: Access) -> bool:
+    """Are two values over the same indices proved equal?"""
+    return _same(*_aligned(left, right))
+
+
 def _same(one: Node, two: Node) -> bool:
     key = (one.digest, two.digest)
     if key not in _proved:

@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 
 from cleave.algebra import arithmetic, laws, powers
 from cleave.algebra.forms import (
+    NOTHING,
     ONE,
     Apply,
     Binder,
@@ -134,6 +135,8 @@ def _refreshed(value: Binder | Entry) -> Binder | Entry:
 
 def open_binder(factor: Binder) -> tuple[list[Index], Mono | Poly]:
     """Fresh indices for the binders, and the body with them."""
+    if not laws.on("fresh-binders"):
+        return list(factor.binders), factor.body
     new = {old: fresh(old.dim) for old in factor.binders}
     return list(new.values()), rename(factor.body, new)
 
@@ -153,6 +156,8 @@ def substitute(value: Poly, terms: Mapping[Index, Term]) -> Poly:
         names = {i: t.variable for i, t in terms.items() if i in value.free}
         one_to_one = len(set(names.values())) == len(names)
         others = value.free.difference(names)
+        if not laws.on("one-to-one"):
+            one_to_one, others = True, NOTHING
         if one_to_one and not any(n in others or n is None or n.dim != i.dim for i, n in names.items()):
             return rename(value, {i: n for i, n in names.items() if n is not None and n != i})
     return _Rewrite(terms, {}).poly(value)

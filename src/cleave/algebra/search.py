@@ -9,30 +9,72 @@ The user's own program is always the first candidate.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cleave.algebra.cost import Cost, cost_of, divides, products_of
+from cleave.algebra import exponents, extremes, unions
+from cleave.algebra.clusters import is_linear
+from cleave.algebra.cost import Cost, cost_of, divides, growth_of, products_of
 from cleave.algebra.derive import describe, form_name
 from cleave.algebra.equal import Memo, answer
-from cleave.algebra.folds import assemblies_of, fold_from, folds_of, split_from, state_dtype
+from cleave.algebra.folds import assemblies_of, fold_from, folds_of, refusals_of, split_from, state_dtype
 from cleave.algebra.forms import Poly
+from cleave.algebra.joined import joined, loops_of
 from cleave.algebra.pieces import Assembly
 from cleave.algebra.read import OWN, Reader, Reading
 from cleave.algebra.share import shared
 from cleave.algebra.shifts import stabilise
 from cleave.algebra.stability import Standing, conditions_of, standing_of
+from cleave.algebra.unneeded import LAW as UNNEEDED
+from cleave.algebra.unneeded import without_maxima
+from cleave.algebra.verdict import keeps_rounding
 from cleave.errors import CleaveError
-from cleave.ir.candidate import Candidate, Fold, Step
+from cleave.ir.candidate import Candidate, Fold, Refusal, Step
 from cleave.ir.dims import Part, Parts
 from cleave.ir.ops import Node
-from cleave.ir.program import Program
+from cleave.ir.program import Output, Program
 from cleave.ir.text import parse_program, print_program
 
 MOST_CHOICES = 48
 """Combinations of readings that are built."""
 
-MOST_KEPT = 24
+MOST_DRAFTS = 24
+"""Programs that candidates are made of."""
+
+JOINED = "reductions over A and over B, put together, are one over A | B"
+
+MOST_KEPT = 32
+"""Candidates, those that split an index over blocks included."""
+
+MOST_BASES = 8
+"""Programs that readings are taken of."""
+
+Change = tuple[str, str, str, str, Callable[[Program], Program | None]]
+"""A law, where it is applied, before, after, and the program that it makes."""
+
+CHANGES: tuple[Change, ...] = (
+    (unions.LAW, "every union", "one reduction over A | B", "one over A, one over B", unions.apart),
+    (exponents.LOGS, "every exponent", "exp(a - log b)", "exp(a) / b", exponents.without_logs),
+    (
+        exponents.QUOTIENTS, "every quotient", "exp(a) above and below", "exp(b - a) below",
+        exponents.without_quotients,
+    ),
+    (extremes.LAW, "every maximum", "max(f(x))", "f(max x) or f(min x)", extremes.lifted),
+)  # fmt: skip
+
+
+MOST_DROPPED = 16
+"""Dropped programs that are told of, each with its proof; `counts` has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A program that was built and not kept: its form and derivation, why, and the proof of that."""
+
+    form: str
+    derivation: tuple[Step, ...]
+    reason: str
+    proof: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +84,9 @@ class Found:
 
     candidates: tuple[Candidate, ...]
     counts: dict[str, int] = field(default_factory=dict[str, int])
+    dropped: tuple[Dropped, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    """Of the candidate with the fewest: which values no Fold computes with those they need, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +98,30 @@ class Draft:
     steps: tuple[Step, ...]
     form: str
     cancels: tuple[str, ...] = ()
-    shifted: bool = False
-    """Whether maxima were taken out of exponentials that the user sums as they are."""
+    steadier: bool = False
+    """Whether exponentials that the user has as they are cannot overflow any more."""
     reassociated: bool = False
     base: Program | None = None
     """A program proved equal to the user's, that this one is proved equal to."""
+    way: tuple[Reader, dict[Node, Reading]] | None = None
+    """What it was read with: one reading after the other leads from the base to it."""
+    like: Program | None = None
+    """The program whose operation counts it is compared with, where not the user's: over a union, the others'
+    operations run over all of its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A program equal to the user's that readings are taken of; `proved`, if given, is what its readings are
+    proved equal to."""
+
+    program: Program
+    steps: tuple[Step, ...] = ()
+    form: str = ""
+    steadier: bool = False
+    proved: Program | None = None
+    like: Program | None = None
+    """See `Draft.like`."""
 
 
 def search(
@@ -66,8 +130,9 @@ def search(
     """Candidates equal to `program` for all sizes, the program itself first.
 
     `split` adds candidates that split an index over blocks; `reassociate` allows those whose operation count
-    grows in another way than the user's; `numerics` is `strict` (the user's program only), `stable` (no
-    candidate stands worse than the user's program) or `fast` (those that do are kept, and say so)."""
+    grows in another way than the user's; `numerics` is `strict` (the user's operations, the order of sums
+    apart), `stable` (no candidate stands worse than the user's program) or `fast` (those that do are kept,
+    and say so). See `verdict`."""
     return _Search(program, split, reassociate, numerics).run()
 
 
@@ -80,6 +145,8 @@ class _Search:
         self.dtype = state_dtype(program)
         self.growth = products_of(program).leading
         self.counts: dict[str, int] = {}
+        self.dropped: list[Dropped] = []
+        self.refusals: list[tuple[Refusal, ...]] = []
         self.memo: Memo = {}
         self.forms: dict[Node, Poly] = {}
         self.loops: dict[Fold, Assembly] = {}
@@ -109,48 +176,115 @@ class _Search:
                 continue
             if candidate is not None:
                 made.append(candidate)
-        if self.split and self.numerics != "strict":
+        if self.split:
             made += [s for c in list(made) for s in self._splits(c)]
+        if self.numerics == "strict":
+            made = [c for c in made if keeps_rounding(self.user, c)]
         kept = tuple(made[:MOST_KEPT])
         self.count("kept", len(kept))
         if len(made) > len(kept):
             self.count("dropped: more than the limit", len(made) - len(kept))
-        return Found(kept, dict(sorted(self.counts.items())))
+        refusals = min(self.refusals, key=len, default=())
+        return Found(kept, dict(sorted(self.counts.items())), tuple(self.dropped[:MOST_DROPPED]), refusals)
 
     # ------------------------------------------------------------ drafts
 
     def _drafts(self, own: Draft) -> list[Draft]:
         found: dict[tuple[str, ...], Draft] = {_key(self.user): own}
-        start, first = self.user, ()
+        for base in self._bases():
+            for reader in self._readers(base.program):
+                for choice in self._choices(reader, base.program):
+                    self._draft(found, base, reader, choice)
+        return list(found.values())[1:]
+
+    def _draft(
+        self,
+        found: dict[tuple[str, ...], Draft],
+        base: Base,
+        reader: Reader,
+        choice: dict[Node, Reading],
+    ) -> None:
+        new = reader.rebuild(choice)
+        self.count("built")
+        key = _key(new)
+        if key in found:
+            self.count("dropped: built before")
+            return
+        more, cancels = describe(reader, self._named(base.program), choice)
+        words = ", ".join(n for n in (base.form, form_name(reader, choice)) if n)
+        words = words or ("computed once" if base.steps else "as written")
+        found[key] = Draft(
+            new,
+            cost_of(new),
+            (*base.steps, *more),
+            words,
+            cancels,
+            base.steadier,
+            self._reassociated(new, base.like),
+            base.proved or base.program,
+            (reader, choice),
+            base.like,
+        )
+
+    def _bases(self) -> list[Base]:
+        """The programs that readings are taken of: the user's (its values computed once), what other laws
+        make of it, and these with stabilising maxima put in."""
+        start = Base(self.user)
         once = shared(self.user, self.forms, self.names)
         if once is not None and self._equal(self.user, once[0]):
             # Its readings cost less than the same readings of the user's program.
-            start, first = once
-        bases: list[tuple[Program, tuple[Step, ...], str]] = [(start, first, "")]
-        stable = stabilise(start, self.dtype)
-        if stable is not None:
-            law = "exp(f) = exp(f - u) * exp(u), u the largest f"
-            before, after = "exp(f)", "exp(f - max f), quotients cancel exp(max f), logs add max f"
-            step = Step(law, "every summed exponential", before, after)
-            bases.append((stable, (*first, step), "shifted"))
-        for program, steps, form in bases:
-            reader = Reader(program, self.dtype)
-            for choice in self._choices(reader, program):
-                new = reader.rebuild(choice)
-                self.count("built")
-                key = _key(new)
-                if key in found:
-                    self.count("dropped: built before")
+            start = Base(once[0], once[1])
+        bases = [start]
+        for law, place, before, after, change in CHANGES:
+            for base in list(bases):
+                made = change(base.program)
+                if made is None or len(bases) >= MOST_BASES:
                     continue
-                more, cancels = describe(reader, self._named(program), choice)
-                names = [n for n in (form, form_name(reader, choice)) if n]
-                words = ", ".join(names) or ("as written" if start is self.user else "computed once")
-                reassociated = self._reassociated(new)
-                cost = cost_of(new)
-                found[key] = Draft(
-                    new, cost, (*steps, *more), words, cancels, bool(form), reassociated, start
-                )
-        return list(found.values())[1:]
+                self.count("built")
+                if self._equal(base.program, made):
+                    steps = (*base.steps, Step(law, place, before, after))
+                    steadier = base.steadier or law == exponents.QUOTIENTS
+                    bases.append(Base(made, steps, base.form or "rewritten", steadier))
+        law = "exp(f) = exp(f - u) * exp(u), u the largest f"
+        before, after = "exp(f)", "exp(f - max f), quotients cancel exp(max f), logs add max f"
+        for base in list(bases):
+            stable = stabilise(base.program, self.dtype)
+            if stable is not None:
+                steps = (*base.steps, Step(law, "every summed exponential", before, after))
+                form = f"{base.form}, shifted" if base.form else "shifted"
+                bases.append(Base(stable, steps, form, True, base.program))
+        least = min(loops_of(base.program) for base in bases)
+        joined = [made for base in bases if (made := self._joined(base, least)) is not None]
+        # Last, so that nothing puts the maxima in again.
+        return [*bases, *joined, *self._without_maxima(start)]
+
+    def _without_maxima(self, start: Base) -> list[Base]:
+        """For `fast`: without the stabilisers that ranges make unneeded."""
+        bare = without_maxima(start.program) if self.numerics == "fast" else None
+        if bare is None or not self._equal(start.program, bare):
+            return []
+        step = Step(UNNEEDED, "every exponential with bounds", "exp(f - max f)", "exp(f)")
+        return [Base(bare, (*start.steps, step), "maxima left out")]
+
+    def _joined(self, base: Base, least: int) -> Base | None:
+        """A base with reductions over the parts of a union joined, if it has fewer loops than any base."""
+        whole = joined(base.program)
+        if whole is None or loops_of(whole) >= least:
+            return None
+        step = Step(JOINED, "every such pair", "f[A] + g[B]", "cat(f, g)[A | B]")
+        form = f"{base.form}, joined" if base.form else "joined"
+        return Base(whole, (*base.steps, step), form, True, base.proved or base.program, whole)
+
+    def _readers(self, program: Program) -> Iterator[Reader]:
+        """What finds the readings of a program; a second one, if sums that several values read may open."""
+        first = Reader(program, self.dtype)
+        yield first
+        second = Reader(program, self.dtype, opens=True)
+        if any(
+            is_linear(n) and len(first.flat.form(n).bound) < len(second.flat.form(n).bound)
+            for n in program.nodes
+        ):
+            yield second
 
     def _named(self, program: Program) -> Program:
         """The program with the user's values called as the user's program is printed."""
@@ -195,53 +329,66 @@ class _Search:
         """Drop what another draft dominates for all sizes (the first, the user's own, stays)."""
         kept: list[Draft] = []
         for n, draft in enumerate(drafts):
-            if n and self._outgrows(draft.program):
+            if n and self._outgrows(draft.program, draft.like):
                 self.count("dropped: its operations grow faster than the user's")
+                why = growth_of(draft.program, draft.like or self.user)
+                self.dropped.append(Dropped(draft.form, draft.steps, "its operations grow faster", why))
                 continue
-            if n and any(self._dominates(other, draft, m < n) for m, other in enumerate(drafts) if m != n):
+            others = ((m, other) for m, other in enumerate(drafts) if m != n)
+            better = next((o for m, o in others if n and self._dominates(o, draft, m < n)), None)
+            if better is not None:
                 self.count("dropped: another one costs no more for all sizes")
+                why = better.cost.reasons(draft.cost)
+                self.dropped.append(Dropped(draft.form, draft.steps, f"'{better.form}' costs no more", why))
                 continue
             kept.append(draft)
-        return kept[:MOST_KEPT]
+        return kept[:MOST_DRAFTS]
 
     def _dominates(self, one: Draft, two: Draft, earlier: bool) -> bool:
         if len(one.cancels) > len(two.cancels) or not one.cost.at_most(two.cost):
             return False
         if one.reassociated and not two.reassociated:
             return False
-        if two.shifted and not one.shifted:
+        if two.steadier and not one.steadier:
             return False
         # Of programs that cost the same for all sizes the first is kept.
         return earlier or not two.cost.at_most(one.cost)
 
-    def _outgrows(self, program: Program) -> bool:
+    def _outgrows(self, program: Program, like: Program | None = None) -> bool:
         """Does the operation count grow faster than the user's in some sizes, and no slower in any?"""
-        mine, users = products_of(program).leading, self.growth
+        mine, users = products_of(program).leading, products_of(like).leading if like else self.growth
         return mine != users and (
             all(any(divides(u, m) for m in mine) for u in users)
             and all(any(divides(u, m) for u in users) for m in mine)
         )
 
-    def _reassociated(self, program: Program) -> bool:
-        return products_of(program).leading != self.growth
+    def _reassociated(self, program: Program, like: Program | None = None) -> bool:
+        return products_of(program).leading != (products_of(like).leading if like else self.growth)
 
     # ------------------------------------------------------------ candidates
 
     def _candidate(self, draft: Draft, standing: Standing, own: bool) -> Candidate | None:
         if draft.reassociated and not self.reassociate:
             self.count("dropped: reassociated")
+            why = growth_of(draft.program, draft.like or self.user)
+            self.dropped.append(Dropped(draft.form, draft.steps, "another operation count class", why))
             return None
         conditions = conditions_of(draft.program, standing, self.forms, cancels=draft.cancels, own=own)
         if not own and self.numerics != "fast" and not all(c.holds for c in conditions):
             self.count("dropped: stands worse than the user's program")
+            failed = tuple(f"{c.kind} of {c.subject}: {c.why}" for c in conditions if not c.holds)
+            reason = "stands worse than the user's program"
+            self.dropped.append(Dropped(draft.form, draft.steps, reason, failed))
             return None
-        if not own and not self._equal(draft.base or self.user, draft.program):
+        if not own and not self._proved(draft):
             return None
         folds: list[Fold] = []
-        for assembly in assemblies_of(draft.program):
+        assemblies = assemblies_of(draft.program)
+        for assembly in assemblies:
             fold = fold_from(assembly)
             folds.append(fold)
             self.loops[fold] = assembly
+        self.refusals.append(refusals_of(draft.program, assemblies))
         return Candidate(
             program=draft.program,
             folds=tuple(folds),
@@ -252,6 +399,17 @@ class _Search:
             reassociated=draft.reassociated,
         )
 
+    def _proved(self, draft: Draft) -> bool:
+        """Is a draft equal to its base: reading by reading, else as a whole?"""
+        base = draft.base or self.user
+        if draft.way is not None:
+            reader, choice = draft.way
+            steps = list(choice.items())
+            rungs = [base, *(reader.rebuild(dict(steps[:n])) for n in range(len(steps))), draft.program]
+            if all(answer(x, y, self.memo) == "yes" for x, y in itertools.pairwise(rungs)):
+                return True
+        return self._equal(base, draft.program)
+
     def _equal(self, base: Program, program: Program) -> bool:
         found = answer(base, program, self.memo)
         if found == "yes":
@@ -261,45 +419,79 @@ class _Search:
 
     def _splits(self, candidate: Candidate) -> list[Candidate]:
         found: list[Candidate] = []
-        for fold in splittable(candidate):
+        for folds in splittable(candidate):
             self.count("built")
-            written = split_from(candidate.program, self.loops[fold])
-            if not self._equal(candidate.program, written):
+            written = self._written(candidate.program, folds)
+            if written is None:
                 continue
-            law = f"a {_kinds(fold)} over {fold.over} is one over parts of one in each part"
-            step = Step(law, str(fold.over), f"[{fold.over}]", f"[parts({fold.over})][part({fold.over})]")
-            form = (
-                f"split {fold.over}"
-                if candidate.form == "as written"
-                else f"{candidate.form}, split {fold.over}"
-            )
+            over = folds[0].over
+            kinds = " and ".join(sorted({k for f in folds for k in _kinds(f)}))
+            law = f"a {kinds} over {over} is one over parts of one in each part"
+            step = Step(law, str(over), f"[{over}]", f"[parts({over})][part({over})]")
+            form = f"split {over}" if candidate.form == "as written" else f"{candidate.form}, split {over}"
+            derivation = (*candidate.derivation, step)
+            # Of Folds that compute the same values the first is taken: the one to be split.
+            first = tuple(sorted(candidate.folds, key=lambda f: f.over != over))
             found.append(
                 replace(
                     candidate,
-                    splits=(fold.over,),
+                    folds=first,
+                    splits=(over,),
                     split_form=written,
-                    derivation=(*candidate.derivation, step),
+                    derivation=derivation,
                     form=form,
                 )
             )
         return found
 
+    def _written(self, program: Program, folds: Sequence[Fold]) -> Program | None:
+        """The program with some Folds over one dim written out over its parts; None if that is not proved."""
+        over, loops = folds[0].over, [self.loops[f] for f in folds[:1]]
+        for number in range(len(folds)):
+            if number:
+                # What is written out is over parts now; the next loop is the first over the dim itself.
+                loops = [a for a in assemblies_of(program) if a.over == over]
+            # The rest of the program reads the loop's values only: what is to be proved is these.
+            values = values_of(program, tuple(loops[0].members))
+            if not self._equal(values, split_from(values, loops[0])):
+                return None
+            program = split_from(program, loops[0])
+        return program
 
-def splittable(candidate: Candidate) -> list[Fold]:
-    """The Folds that may be split over blocks: the dim is no partition itself, no other Fold is over it, and
-    what the parts hand over is no larger than the outputs or nothing is reduced after it."""
+
+def splittable(candidate: Candidate) -> list[tuple[Fold, ...]]:
+    """The Folds over each dim that may be split over blocks: the dim is no partition, and what the parts
+    of a Fold hand over is no larger than the outputs, or reduced no further, or had by a loop in which one
+    value follows another."""
     program = candidate.program
     reduced_later = _feeding(program)
-    found: list[Fold] = []
-    for fold in candidate.folds:
-        if isinstance(fold.over, Parts | Part):
-            continue
-        alone = all(f is fold or f.over != fold.over for f in candidate.folds)
+
+    def able(fold: Fold) -> bool:
         mine = {v.node for v in fold.values}
         last = all(not (reduced_later[v] - mine) for v in mine)
-        if alone and (last or _small(program, fold)):
-            found.append(fold)
-    return found
+        follows = any(reduced_later[v] & mine for v in mine)
+        return last or follows or _small(program, fold)
+
+    dims = dict.fromkeys(f.over for f in candidate.folds if not isinstance(f.over, Parts | Part))
+    groups = [tuple(f for f in candidate.folds if f.over == over) for over in dims]
+    return [folds for folds in groups if all(map(able, folds)) and _linked(folds, reduced_later)]
+
+
+def _linked(folds: tuple[Fold, ...], reduced_later: dict[Node, set[Node]]) -> bool:
+    """Does each Fold but the first need values of those before? Then they run one after the other."""
+    for number, fold in enumerate(folds[1:], 1):
+        before = {v.node for f in folds[:number] for v in f.values}
+        if not all(any(v.node in reduced_later[b] for b in before) for v in fold.values):
+            return False
+    return True
+
+
+def values_of(program: Program, nodes: Sequence[Node]) -> Program:
+    """The program up to some values, which are its outputs."""
+    outputs = [
+        Output(f"v{n}", node, tuple((k,) for k in range(len(node.axes)))) for n, node in enumerate(nodes)
+    ]
+    return replace(program, outputs=tuple(outputs))
 
 
 def _small(program: Program, fold: Fold) -> bool:
@@ -327,9 +519,8 @@ def _feeding(program: Program) -> dict[Node, set[Node]]:
     return above
 
 
-def _kinds(fold: Fold) -> str:
-    kinds = {"max" if s.startswith("max") else "sum" for s in fold.state}
-    return " and ".join(sorted(kinds))
+def _kinds(fold: Fold) -> set[str]:
+    return {"max" if s.startswith("max") else "sum" for s in fold.state}
 
 
 def _key(program: Program) -> tuple[str, ...]:

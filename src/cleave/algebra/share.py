@@ -2,8 +2,9 @@
 
 `exp(s - m)` and `exp(s - select(|m| = inf, 0, m))` are one value wherever the first is defined: what masks
 `s` implies that the maximum is there. Nodes that are the same operations but for such selects, and whose
-normal forms are the same, are one class; the one with the fewest needs stands for all of them. So what
-the user's program defines stays defined, and nothing is rounded in another way.
+normal forms are the same, are one class. One of them stands for another only if it needs nothing more and has
+every guard of the other: a guard may hide what is not a number, `0/0` or `inf - inf`, that normal forms do
+not see. So what the user's program defines stays defined, and nothing is rounded in another way.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from cleave.algebra.conditions import needs_at
 from cleave.algebra.forms import Poly
+from cleave.algebra.frame import plain
 from cleave.algebra.normal import node_form
 from cleave.algebra.stability import define, spell
 from cleave.ir.candidate import Step
-from cleave.ir.ops import FLOATS, Access, Const, Map, Node
+from cleave.ir.ops import FLOATS, Access, Const, Map, Node, Reduce
 from cleave.ir.program import Program
 from cleave.ir.rewrite import replace_arguments
 
@@ -75,11 +77,14 @@ class _Classes:
     bare: dict[Node, Node] = field(default_factory=dict[Node, Node])
     members: dict[tuple[Node, str], list[Node]] = field(default_factory=dict[tuple[Node, str], list[Node]])
     needs: dict[Node, frozenset[str]] = field(default_factory=dict[Node, frozenset[str]])
+    guards: dict[Node, frozenset[str]] = field(default_factory=dict[Node, frozenset[str]])
 
     def enter(self, node: Node) -> None:
         """Put a node into its class: by its operations without selects, and by its normal form."""
         made = {a.node: self._stripped(a.node) for a in node.reads}
         self.bare[node] = replace_arguments(node, made)
+        own = frozenset({_guard(node)}) - {""}
+        self.guards[node] = own.union(*(self.guards[a.node] for a in node.reads))
         if node not in self.forms:
             self.forms[node] = node_form(node, self.forms)
         if node.dtype in FLOATS and not isinstance(node.op, Const) and node.reads:
@@ -92,10 +97,10 @@ class _Classes:
         for nodes in self.members.values():
             if len(nodes) < 2:
                 continue
-            least = min(nodes, key=lambda n: len(self._needs(n)))
+            kept = min(nodes, key=lambda n: (-len(self.guards[n]), len(self._needs(n))))
             for node in nodes:
-                if self._needs(least) <= self._needs(node):
-                    found[node] = least
+                if self._needs(kept) <= self._needs(node) and self.guards[node] <= self.guards[kept]:
+                    found[node] = kept
         return found
 
     def _stripped(self, node: Node) -> Access:
@@ -103,10 +108,10 @@ class _Classes:
         op = node.op
         bare = self.bare[node]
         if isinstance(op, Map) and op.fn == "select":
-            for this, other in ((1, 2), (2, 1)):
-                if isinstance(op.args[this].node.op, Const) and not isinstance(op.args[other].node.op, Const):
-                    assert isinstance(bare.op, Map)
-                    return bare.op.args[other]
+            value = _guarded(op)
+            if value:
+                assert isinstance(bare.op, Map)
+                return bare.op.args[value]
         return bare.read()
 
     def _needs(self, node: Node) -> frozenset[str]:
@@ -114,3 +119,21 @@ class _Classes:
             below = [self._needs(a.node) for a in node.reads]
             self.needs[node] = needs_at(node, self.forms).union(*below)
         return self.needs[node]
+
+
+def _guarded(op: Map) -> int:
+    """Which argument of a select a literal is put in place of, if that is a maximum; 0 if none. Without its
+    shift what was NaN is `0/0` later; a guard of another value would put a number there."""
+    one, two = (isinstance(a.node.op, Const) for a in op.args[1:])
+    value = 0 if one == two else (2 if one else 1)
+    inner = plain(op.args[value]).node.op
+    return value if isinstance(inner, Reduce) and inner.kind in ("max", "min") else 0
+
+
+def _guard(node: Node) -> str:
+    """What tells a select with a literal from others: its condition, the literal, and where it stands."""
+    op = node.op
+    if not isinstance(op, Map) or op.fn != "select" or not _guarded(op):
+        return ""
+    value = _guarded(op)
+    return f"{op.args[0].node.digest} {value} {op.args[3 - value].node.digest}"

@@ -8,13 +8,17 @@ the same operation in the user's program. All are symbolic; dtypes' limits are t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cleave.algebra.clusters import is_sum
+from cleave.algebra.exponents import terms_of
 from cleave.algebra.forms import Poly
 from cleave.algebra.frame import at_axes, plain
+from cleave.algebra.lattice import never_negative
 from cleave.algebra.normal import form_of, node_form
+from cleave.algebra.ranges import range_of
 from cleave.ir.candidate import Condition
 from cleave.ir.dims import Index, var
 from cleave.ir.ops import FLOATS, Access, Const, Input, Map, Node, Reduce, SizeOf
@@ -54,8 +58,13 @@ def conditions_of(
     """The conditions of a program, each with why it holds or does not."""
     _extend(forms, program)
     found: dict[Condition, None] = {}
+    below = saturated(program)
     for node in program.nodes:
         for kind, access in _places(node):
+            if kind == "exponent" and node in below and not own:
+                why = "where it overflows, the quotient that it divides is 0"
+                found[Condition(kind, spell(program, plain(access)), "no bound", True, why)] = None
+                continue
             made = _condition(program, kind, access, forms, user, own)
             if made is not None:
                 found[made] = None
@@ -63,6 +72,27 @@ def conditions_of(
         why = "terms that were subtracted element by element are subtracted after they are summed"
         found[Condition("difference", place, "may cancel", False, why)] = None
     return tuple(found)
+
+
+def saturated(program: Program) -> frozenset[Node]:
+    """The exponentials that are only ever added to what is not negative, the sum being divided by."""
+    readers: dict[Node, list[tuple[Node, int]]] = {n: [] for n in program.nodes}
+    for node in program.nodes:
+        for number, access in enumerate(node.args):
+            readers[access.node].append((node, number))
+    outputs = {o.node for o in program.outputs}
+    below: dict[Node, bool] = {}
+    for node in reversed(program.nodes):
+        below[node] = node not in outputs and bool(readers[node]) and all(
+            isinstance(r.op, Map)
+            and (
+                (r.op.fn == "div" and n == 1 and r.op.args[0].node is not node)
+                or r.op.fn == "reciprocal"
+                or (r.op.fn == "add" and below[r] and never_negative(r.op.args[1 - n]))
+            )
+            for r, n in readers[node]
+        )  # fmt: skip
+    return frozenset(n for n in program.nodes if below[n] and isinstance(n.op, Map) and n.op.fn == "exp")
 
 
 def _extend(forms: dict[Node, Poly], program: Program) -> None:
@@ -104,6 +134,9 @@ def _condition(
     if own or _canonical(access, forms) in known:
         bound = {"exponent": "no bound", "denominator": "not 0", "range": "as in the user's program"}[kind]
         return Condition(kind, subject, bound, True, "the user's program has it too")
+    ranged = _by_range(kind, subject, access)
+    if ranged is not None:
+        return ranged
     if kind == "range":
         if at_most_one(access):
             return Condition(kind, subject, "between 0 and 1", True, "an exponential of what is at most 0")
@@ -117,6 +150,19 @@ def _condition(
         return Condition(kind, subject, f"|{subject}|", True, why)
     bound = "no bound" if kind == "exponent" else "may be 0"
     return Condition(kind, subject, bound, False, "the user's program does not ask for it")
+
+
+def _by_range(kind: str, subject: str, access: Access) -> Condition | None:
+    """A condition that interval arithmetic shows to hold: tanh and constants bound what is made of them."""
+    known = range_of(access)
+    why = f"its range: {known}"
+    if kind == "exponent" and known.high < math.inf:
+        return Condition(kind, subject, f"<= {known.high:g}", True, why)
+    if kind == "denominator" and known.low > 0:
+        return Condition(kind, subject, f">= {known.low:g}", True, why)
+    if kind == "range" and known.bounded and max(-known.low, known.high) > 1:
+        return Condition(kind, subject, f"|{subject}| <= {max(-known.low, known.high):g}", True, why)
+    return None
 
 
 def _canonical(access: Access, forms: Mapping[Node, Poly]) -> Poly:
@@ -136,11 +182,16 @@ def below_zero(access: Access) -> bool:
         return below_zero(args[1]) and (below_zero(args[2]) or _is_low(args[2]))
     if op.fn != "sub":
         return False
-    top = _unguarded(args[1])
-    reduced = top.node.op
-    if not isinstance(reduced, Reduce) or reduced.kind != "max":
-        return False
-    return _is_entry(args[0], top, reduced)
+    return _at_most(args[0], args[1])
+
+
+def _at_most(value: Access, top: Access) -> bool:
+    """Is a value at most a maximum, because it is one of what the maximum is over?"""
+    top = _unguarded(plain(top))
+    op = top.node.op
+    if isinstance(op, Map) and op.fn == "max":
+        return any(plain(a) == value or _at_most(value, a) for a in (b.at(at_axes(top)) for b in op.args))
+    return isinstance(op, Reduce) and op.kind == "max" and _is_entry(value, top, op)
 
 
 def _is_entry(value: Access, top: Access, reduced: Reduce) -> bool:
@@ -195,21 +246,65 @@ def _no_larger(access: Access) -> Access | None:
     return one if fine else None
 
 
-def at_least_one(access: Access) -> bool:
-    """Is a value at least 1: a sum of `exp(f - max f)` (unless all of it is masked)?"""
-    access = plain(access)
+def _is_one(access: Access) -> bool:
     op = access.node.op
-    if not isinstance(op, Reduce) or op.kind != "sum":
+    return isinstance(op, Const) and not isinstance(op.value, bool) and op.value >= 1
+
+
+def at_least_one(access: Access) -> bool:
+    """Is a value at least 1: a sum of all `exp(f - u)`, `u` the largest `f` (unless all of it is masked), or
+    1 or more and what is not negative?"""
+    terms = [plain(a) for _, a in terms_of(access)]
+    if len(terms) != sum(s > 0 for s, _ in terms_of(access)) or not all(map(never_negative, terms)):
         return False
-    body = plain(op.arg)
-    inner = body.node.op
-    if not isinstance(inner, Map) or inner.fn != "exp":
+    if any(map(_is_one, terms)):
+        return True
+    found = [t for t in map(_shifted, terms) if t is not None]
+    return any(all(any(_is_term(f, v) for f in found) for v in _entries(top)) for _, top, _ in found)
+
+
+Term = tuple[Access, Access, tuple[Index, ...]]
+"""`f`, `u` and the bound indices of a sum of `exp(f - u)`, or of one such exponential."""
+
+
+def _shifted(access: Access) -> Term | None:
+    op = access.node.op
+    bound: tuple[Index, ...] = ()
+    if isinstance(op, Reduce) and op.kind == "sum":
+        fresh = {i: Index(i.dim, 7000 + n) for n, i in enumerate(op.bound)}
+        bound = tuple(fresh.values())
+        access = plain(op.arg.at({**at_axes(access), **{i: var(f) for i, f in fresh.items()}}))
+        op = access.node.op
+    if not isinstance(op, Map) or op.fn != "exp":
+        return None
+    exponent = plain(op.args[0].at(at_axes(access)))
+    inner = exponent.node.op
+    if not isinstance(inner, Map) or inner.fn != "sub":
+        return None
+    value, top = (plain(a.at(at_axes(exponent))) for a in inner.args)
+    top = _unguarded(top)
+    return None if top.indices & set(bound) else (value, top, bound)
+
+
+def _entries(top: Access) -> list[Access]:
+    """What a maximum is the largest of: values and maxima over indices."""
+    top = _unguarded(plain(top))
+    op = top.node.op
+    if isinstance(op, Map) and op.fn == "max":
+        return [e for a in op.args for e in _entries(a.at(at_axes(top)))]
+    return [top]
+
+
+def _is_term(term: Term, entry: Access) -> bool:
+    """Does a term have the exponential of what an entry of its maximum is, for all of the entry's indices?"""
+    value, top, bound = term
+    if not any(e == entry for e in _entries(top)):
         return False
-    argument = plain(inner.args[0].at(at_axes(body)))
-    if not below_zero(argument) or not isinstance(argument.node.op, Map) or argument.node.op.fn != "sub":
-        return False
-    top = _unguarded(plain(argument.node.op.args[1].at(at_axes(argument))))
-    return not top.indices & set(op.bound)
+    op = entry.node.op
+    if isinstance(op, Reduce) and op.kind == "max":
+        same = sorted(str(i.dim) for i in op.bound) == sorted(str(i.dim) for i in bound)
+        return same and _is_entry(value, entry, op)
+    return value == entry and not bound
 
 
 def spell(program: Program, access: Access) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from cleave.algebra import laws, rewrite
-from cleave.algebra.arithmetic import add, is_infinite, mask, masked_of, mul, neg, scale, sub
+from cleave.algebra.arithmetic import add, by_shape, is_infinite, mask, masked_of, mul, neg, scale, sub
 from cleave.algebra.forms import (
     NOTHING,
     ONE,
@@ -140,7 +140,7 @@ def _open_sums(mono: Mono, bound: list[Index]) -> tuple[Poly, list[Index]] | Non
             for _ in range(int(e)):
                 indices, body = rewrite.open_binder(f)
                 assert isinstance(body, Mono)
-                more += indices
+                more += [i for i in indices if i not in more]
                 bodies.append(of_mono(body))
         else:
             kept.append((f, e))
@@ -151,15 +151,15 @@ def _open_sums(mono: Mono, bound: list[Index]) -> tuple[Poly, list[Index]] | Non
 
 def _one_hot(mono: Mono, bound: list[Index]) -> tuple[Poly, Index] | None:
     """The monomial without a predicate that fixes a bound index, and that index."""
-    for f, e in mono.factors:
-        if e > 0 and isinstance(f, Predicate) and f.rel == "=":
-            solved = solve(f, bound)
-            if solved is not None:
-                index, value, where = solved
-                rest = of_mono(Mono(tuple(x for x in mono.factors if x[0] != f), mono.exponent))
-                fixed = rewrite.substitute(rest, {index: where})
-                range_ = in_range(value, rewrite.size(index.dim)) if laws.on("in-range") else ONE
-                return mul(range_, fixed), index
+    fixing = [f for f, e in mono.factors if e > 0 and isinstance(f, Predicate) and f.rel == "="]
+    for f in sorted(fixing, key=by_shape) if len(fixing) > 1 else fixing:
+        solved = solve(f, bound)
+        if solved is not None:
+            index, value, where = solved
+            rest = of_mono(Mono(tuple(x for x in mono.factors if x[0] != f), mono.exponent))
+            fixed = rewrite.substitute(rest, {index: where})
+            range_ = in_range(value, rewrite.size(index.dim)) if laws.on("in-range") else ONE
+            return mul(range_, fixed), index
     return None
 
 

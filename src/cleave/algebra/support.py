@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cleave.algebra.bodies import Elem, Exp, Gen, Indicator, Shift, is_constant
 from cleave.algebra.frame import at_axes, plain
 from cleave.ir.dims import Index, Part, Term, indices_of, var
-from cleave.ir.ops import Access, Const, Map, Reduce, map_node
+from cleave.ir.ops import Access, Const, Map, map_node
 
 if TYPE_CHECKING:
     from cleave.algebra.pieces import Assembly, State
@@ -134,9 +134,8 @@ def support_of(assembly: Assembly, states: Sequence[State]) -> tuple[Access | No
 
 def _masks(assembly: Assembly, state: State) -> list[Mask]:
     zeros = assembly.zeros
-    op = state.site.node.op
-    if state.kind in ("max", "any") and isinstance(op, Reduce):
-        masks = zeros.low(op.arg) if state.kind == "max" else zeros.false(op.arg)
+    if state.kind in ("max", "any"):
+        masks = zeros.low(state.reduced) if state.kind == "max" else zeros.false(state.reduced)
     elif state.kind == "sum":
         masks = [m for g, _ in state.inside for m in zeros.gen(g)]
     else:
@@ -152,10 +151,9 @@ def _canonical(assembly: Assembly, state: State, access: Access) -> Access:
 
 def _over_element(assembly: Assembly, state: State, access: Access) -> tuple[Access, str] | None:
     """The access over the axes of an element that has all its indices, and the element's name."""
-    op = state.site.node.op
     reads = [g.access for g, _ in state.inside if isinstance(g, Elem | Indicator)]
     reads += [e for g, _ in state.inside if isinstance(g, Exp) for e in _elems(g)]
-    reads += [op.arg] if isinstance(op, Reduce) and state.kind != "sum" else []
+    reads += [state.reduced] if state.kind not in ("sum", "count") else []
     for read in map(plain, reads):
         order = list(dict.fromkeys(i for t in read.terms for i in _indices(t)))
         if not access.indices <= set(order):

@@ -16,10 +16,27 @@ WIDTH = {"bool": 0, "u8": 1, "i8": 2, "i16": 3, "i32": 4, "i64": 5, "f16": 6, "b
 COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 INFIX = {"add": "+", "sub": "-", "mul": "*"}
 LOGIC = {"and": "&", "or": "|", "xor": "^"}
-CALLS = ("exp", "log", "sqrt", "abs", "tanh", "erf", "sin", "cos", "floor", "ceil", "round", "trunc", "sign")
+SHIFTS = ("shl", "shr")
+CALLS = (
+    "exp",
+    "exp2",
+    "log",
+    "sqrt",
+    "abs",
+    "tanh",
+    "erf",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "sign",
+)
 CALLS_OF_TWO = ("pow", "max", "min", "floordiv", "mod")
+CALLS_OF_THREE = ("fma",)
 COSTLY = frozenset(
-    {"exp", "log", "tanh", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "floordiv", "mod"}
+    {"exp", "exp2", "log", "tanh", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "floordiv", "mod"}
 )
 
 Typed = tuple[str, str]
@@ -32,8 +49,11 @@ def convert(text: str, source: str, target: str) -> str:
         return text
     if target == "bool":
         return f"({text} != 0)"
+    if source == "bool":  # a choice, as gcc vectorises no conversion of a bool
+        kind = TILE_TYPES[target]
+        return f"({text} ? {kind}(1) : {kind}(0))"
     if target in ("f16", "bf16"):
-        if source == "bool" or (source == "u8"):
+        if source == "u8":
             return f"float({text})"
         return f"round_{target}({text if TILE_TYPES[source] == 'float' else f'float({text})'})"
     if TILE_TYPES[source] == TILE_TYPES[target]:
@@ -77,6 +97,9 @@ def _arithmetic(fn: str, dtype: str, values: list[str]) -> str:
         if dtype == "bool":
             return {"add": f"{first} | {second}", "mul": f"{first} & {second}"}.get(fn, f"{first} ^ {second}")
         return f"{first} {INFIX[fn]} {second}"
+    if fn in SHIFTS:
+        # A shift to the left as a product: gcc makes a rotation of two shifts, and AVX2 has none.
+        return f"{kind}({first} * ({kind}(1) << {second}))" if fn == "shl" else f"{kind}({first} >> {second})"
     if fn in LOGIC:
         return f"{first} {LOGIC[fn]} {second}"
     if fn == "neg":
@@ -93,6 +116,8 @@ def _arithmetic(fn: str, dtype: str, values: list[str]) -> str:
         if not real and fn in ("floor", "ceil", "round", "trunc"):
             return values[0]
         return f"{fn}({values[0]})" if real else f"{fn}<{kind}>({values[0]})"
+    if fn in CALLS_OF_THREE:
+        return f"{fn}({', '.join(values)})"
     if fn in CALLS_OF_TWO:
         arguments = f"({values[0]}, {values[1]})"
         return f"{fn}{arguments}" if fn in ("pow", "mod") and real else f"{fn}<{kind}>{arguments}"

@@ -221,7 +221,9 @@ class _Gatherer:
                 not op.lookups and op.statement.tensor not in self.written and op.out.capacity <= SMALL_LOAD
             )
 
-        return [*(op for op in ops if is_free(op)), *(op for op in ops if not is_free(op))]
+        free = [op for op in ops if is_free(op)]
+        single = _single(ops)
+        return [*single, *free, *(op for op in ops if op not in single and not is_free(op))]
 
     def _same_room(self, op: Op, out: Tile, start: Tile, around: Pass | None, inside: set[Op]) -> bool:
         """May a product add into the very tile that it starts from?"""
@@ -233,6 +235,21 @@ class _Gatherer:
             in_here = [r for r in readers if isinstance(r, Op)]
             return updates and in_here == [op] and not _read_in_passes(start, around)
         return start.maker in inside and start.users == [op]
+
+
+def _single(ops: Sequence[Op | Pass]) -> list[Op | Pass]:
+    """Operations on numbers that follow from nothing else of the body: they, too, go to the front."""
+    found: list[Op | Pass] = []
+    for op in ops:
+        if isinstance(op, Pass) or op.space or not isinstance(op.statement, Locate | Compute):
+            continue
+        if op.lookups or op.out is None or op.out.axes:
+            continue
+        if all(a.where == "inline" or a.maker in found or a.maker not in ops for a in op.args) and not any(
+            isinstance(leaf.maker.statement, Carry) and leaf.maker in ops for leaf in leaves_of(op.args)
+        ):
+            found.append(op)
+    return found
 
 
 def _read_in_passes(tile: Tile, around: Pass | None) -> bool:

@@ -10,6 +10,22 @@
 #include <cstdlib>
 #include <type_traits>
 
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+// glibc has these for vectors, up to 4 units in the last place off; a loop that is vectorised calls them. The names
+// are our own: gcc would make one complex exponential of a sine and a cosine of the same number, and no vectors.
+extern "C" {
+__attribute__((simd("notinbranch"), const)) float many_sinf(float) noexcept __asm__("sinf");
+__attribute__((simd("notinbranch"), const)) float many_cosf(float) noexcept __asm__("cosf");
+__attribute__((simd("notinbranch"), const)) double many_sin(double) noexcept __asm__("sin");
+__attribute__((simd("notinbranch"), const)) double many_cos(double) noexcept __asm__("cos");
+}
+#else
+inline float many_sinf(float x) { return __builtin_sinf(x); }
+inline float many_cosf(float x) { return __builtin_cosf(x); }
+inline double many_sin(double x) { return __builtin_sin(x); }
+inline double many_cos(double x) { return __builtin_cos(x); }
+#endif
+
 namespace cleave {
 
 using i64 = std::int64_t;
@@ -237,10 +253,10 @@ inline float erf(float x) {
 }
 inline double erf(double x) { return __builtin_erf(x); }
 
-inline float sin(float x) { return __builtin_sinf(x); }
-inline double sin(double x) { return __builtin_sin(x); }
-inline float cos(float x) { return __builtin_cosf(x); }
-inline double cos(double x) { return __builtin_cos(x); }
+inline float sin(float x) { return many_sinf(x); }
+inline double sin(double x) { return many_sin(x); }
+inline float cos(float x) { return many_cosf(x); }
+inline double cos(double x) { return many_cos(x); }
 inline float pow(float a, float b) { return __builtin_powf(a, b); }
 inline double pow(double a, double b) { return __builtin_pow(a, b); }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cleave.ir.dims import Dim
 from cleave.schedule.tiles import GridAxis
 
-KINDS = ("pointer", "stride", "size", "chunk", "parts", "scalar", "threads")
+KINDS = ("pointer", "descriptor", "stride", "size", "chunk", "parts", "scalar", "threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Argument:
     """One parameter of a function.
 
     - `pointer`: the address of element 0 of `tensor` (its storage offset included); `dtype` is its elements',
+    - `descriptor`: a tensor descriptor of `tensor`, one axis per dim, for blocks of the extents `block`,
     - `stride`: the stride, in elements, of the caller's axis number `axis` of `tensor` (i64),
     - `size`: the size of `dim` (i64),
     - `chunk`: the length of a part of `dim`, the split dim (i64),
@@ -33,13 +34,15 @@ class Argument:
     axis: int = 0
     dim: Dim | None = None
     dtype: str = "i64"
+    block: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """How one kernel is launched: `kernel` is its name in the tile program, `function` its name in the text.
     There is one block per tile of each grid axis (outermost first); C++ functions loop over the blocks
-    themselves. `warps` and `stages` are wishes for a GPU."""
+    themselves. `warps` and `stages` are wishes for a GPU. `early`: the kernel may start while the one before
+    it still runs, and waits by itself for what that one wrote."""
 
     kernel: str
     function: str
@@ -47,6 +50,7 @@ class Entry:
     grid: tuple[GridAxis, ...]
     warps: int = 4
     stages: int = 2
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

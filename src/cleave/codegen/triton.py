@@ -2,13 +2,14 @@
 
 Every size that the program fixes is a number in the text; the others are parameters, and a function serves
 all their values. The grid has one dimension: the program's number is taken apart, the innermost axis first.
-`INDEX` is the type of positions (`tl.int64` where a size passes 2^28). The same tile program gives the same
-text, byte for byte.
+`INDEX` is the type of positions, strides and offsets: `tl.int64` where a size passes 2^28 or a tensor's
+last element lies 2^31 or more behind its first. The same tile program gives the same text, byte for byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cleave.codegen.source import KINDS, Argument, Entry, Source
 from cleave.codegen.triton_body import Body
@@ -18,26 +19,37 @@ from cleave.codegen.triton_text import Line, Names, prune, render, words_of
 from cleave.codegen.triton_tiles import Span, firsts_of, plan_lanes
 from cleave.errors import Invalid
 from cleave.ir.dims import Atom, Dim, Index, indices_of
-from cleave.schedule.tiles import Kernel, Load, Loop, Statement, Store, TileProgram
+from cleave.schedule.tiles import GridAxis, Kernel, Load, Loop, Statement, Store, TileProgram
 
 PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
 """`torch.get_float32_matmul_precision()` as the precision of float32 dots."""
 
 
-def emit(tp: TileProgram, *, precision: str = "highest") -> Source:
+def emit(
+    tp: TileProgram, *, precision: str = "highest", described: bool = False, overlapped: bool = False
+) -> Source:
     """The Triton module of a tile program. `precision` is PyTorch's float32 matmul precision: `highest`
-    multiplies float32 exactly as float32, `high` and `medium` in TF32. `Infeasible` where a kernel does not
-    fit Triton's blocks."""
+    multiplies float32 exactly as float32, `high` and `medium` in TF32. With `described` kernels that ask for
+    it load through tensor descriptors, which the caller's tensors must allow; with `overlapped` a kernel's
+    blocks start as soon as all of the one before have, and wait for its end (compute capability 9). Raises
+    `Infeasible` where a kernel does not fit Triton's blocks."""
     if precision not in PRECISIONS:
         raise Invalid(f"precision {precision!r}", hint=f"one of {', '.join(PRECISIONS)}")
     functions = Names(HELPERS)
     texts: list[str] = []
     entries: list[Entry] = []
-    for kernel in tp.kernels:
+    for number, kernel in enumerate(tp.kernels):
         name = functions.take(kernel.name)
-        text, arguments = _function(tp, kernel, name, PRECISIONS[precision])
+        early = overlapped and number > 0
+        manner = _Manner(
+            PRECISIONS[precision],
+            described and kernel.descriptors,
+            early,
+            overlapped and number + 1 < len(tp.kernels),
+        )
+        text, arguments = _function(tp, kernel, name, manner)
         texts.append(text)
-        entries.append(Entry(kernel.name, name, arguments, kernel.grid, kernel.warps, kernel.stages))
+        entries.append(Entry(kernel.name, name, arguments, kernel.grid, kernel.warps, kernel.stages, early))
     used = {word for text in texts for line in text.splitlines() for word in words_of(line)}
     helpers = [text for name, text in HELPERS.items() if name in used]
     imports = "import triton\nimport triton.language as tl\n"
@@ -45,21 +57,39 @@ def emit(tp: TileProgram, *, precision: str = "highest") -> Source:
     return Source("triton", "\n".join([header, *helpers, *texts]), tuple(entries))
 
 
-def _function(tp: TileProgram, kernel: Kernel, name: str, precision: str) -> tuple[str, tuple[Argument, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How a kernel is written: the precision of its float32 dots, whether it loads through descriptors, waits
+    for the kernel before, and lets the next one start."""
+
+    precision: str
+    described: bool
+    waits: bool
+    leads: bool
+
+
+def _function(
+    tp: TileProgram, kernel: Kernel, name: str, manner: _Manner
+) -> tuple[str, tuple[Argument, ...]]:
     """The text of one kernel, and its parameters."""
     names = Names([*HELPERS, name])
     index_names = _index_names(kernel, names)
     params = Parameters(tp, kernel, names)
+    params.described = manner.described
     scope = Scope(params, plan_lanes(kernel), index_names, names)
     _decode(scope, kernel)
-    Body(precision).write(scope, kernel.body)
+    if manner.leads:
+        scope.lines.append(Line("tl.extra.cuda.gdc_launch_dependents()  # the next kernel waits by itself"))
+    if manner.waits:
+        scope.lines.append(Line("tl.extra.cuda.gdc_wait()  # for what the kernel before wrote"))
+    Body(manner.precision).write(scope, kernel.body)
     lines, _ = prune(scope.lines, set())
     body = render(lines)
     words = {word for line in body for word in words_of(line)}
     found = [a for a in params.arguments.values() if a.name in words]
     arguments = tuple(sorted(found, key=lambda a: KINDS.index(a.kind)))
-    dynamic = any(a.kind in ("size", "chunk", "parts") for a in arguments)
-    body = [*_widened(arguments, params), *_typed_pid(body, dynamic, tp)]
+    dynamic = takes_index(arguments)
+    body = [*_typed_strides(arguments), *_typed_pid(body, dynamic, tp)]
     comments = [f"    # {text}" for text in _comments(kernel, params)]
     signature = _signature(name, arguments, kernel, params, dynamic)
     return "\n".join(["", *signature, *comments, *body, ""]), arguments
@@ -82,14 +112,14 @@ def _decode(scope: Scope, kernel: Kernel) -> None:
     starts: dict[Index, str] = {}
     kept = firsts_of(kernel)
     scope.lines.append(Line("pid = tl.program_id(0)", "pid"))
+    counts = {axis: _count(scope, axis, axis.index in kept) for axis in kernel.grid}
+    if kernel.group > 1:
+        _grouped(scope, kernel.group, *(counts[axis] for axis in kernel.grid[-2:]))
     for axis in reversed(kernel.grid):
-        name, size = scope.index_names[axis.index], scope.params.size(axis.index.dim)
-        count = size
-        if axis.tile > 1:
-            count = str(-(-int(size) // axis.tile)) if is_number(size) else f"tl.cdiv({size}, {axis.tile})"
-        if axis.index in kept:
-            count = str(max(1, int(count))) if is_number(count) else f"tl.maximum({count}, 1)"
-        if axis is not kernel.grid[0]:
+        name, count = scope.index_names[axis.index], counts[axis]
+        if kernel.group > 1 and axis in kernel.grid[-2:]:
+            own = "across" if axis is kernel.grid[-1] else "along"
+        elif axis is not kernel.grid[0]:
             own = f"pid % {bracketed(count)}"
         else:
             own = "pid"
@@ -99,7 +129,7 @@ def _decode(scope: Scope, kernel: Kernel) -> None:
         start = name if axis.tile == 1 else scope.names.take(f"{name}0")
         scope.lines.append(Line(f"{start} = {own}{comment}", start))
         starts[axis.index] = start
-        if axis is not kernel.grid[0]:
+        if axis is not kernel.grid[0] and not (kernel.group > 1 and axis in kernel.grid[-2:]):
             scope.lines.append(Line(f"pid = pid // {bracketed(count)}", "pid"))
     spans: dict[Index, Span] = {}
     for axis in kernel.grid:
@@ -113,6 +143,31 @@ def _decode(scope: Scope, kernel: Kernel) -> None:
     scope.enter(spans)
 
 
+def _count(scope: Scope, axis: GridAxis, kept: bool) -> str:
+    """Tiles along an axis of the grid."""
+    count = size = scope.params.size(axis.index.dim)
+    if axis.tile > 1:
+        count = str(-(-int(size) // axis.tile)) if is_number(size) else f"tl.cdiv({size}, {axis.tile})"
+    if not kept:
+        return count
+    return str(max(1, int(count))) if is_number(count) else f"tl.maximum({count}, 1)"
+
+
+def _grouped(scope: Scope, group: int, rows: str, columns: str) -> None:
+    """Number the blocks of the last two axes group by group: down the rows of a group, then along."""
+    rows, columns = scope.shared("rows", rows), scope.shared("columns", columns)
+    texts = [
+        ("place", f"pid % ({rows} * {columns})"),
+        ("pid", f"pid // ({rows} * {columns})"),
+        ("first", f"place // ({group} * {columns}) * {group}  # {group} rows of blocks share columns"),
+        ("high", f"tl.minimum({rows} - first, {group})"),
+        ("place", f"place % ({group} * {columns})"),
+        ("along", "first + place % high"),
+        ("across", "place // high"),
+    ]
+    scope.lines += [Line(f"{name} = {text}", name) for name, text in texts]
+
+
 def _typed_pid(body: list[str], dynamic: bool, tp: TileProgram) -> list[str]:
     """Positions take their type from the program's number: `INDEX`, or 64 bits where a known size asks."""
     wide = any(isinstance(size, int) and size >= NARROW_LIMIT for _, size in tp.sizes)
@@ -120,16 +175,21 @@ def _typed_pid(body: list[str], dynamic: bool, tp: TileProgram) -> list[str]:
     return [line.replace("tl.program_id(0)", f"tl.program_id(0){kind}") for line in body]
 
 
-def _widened(arguments: Sequence[Argument], params: Parameters) -> list[str]:
-    """Strides in 64 bits. Those of a caller's tensors come untyped: Triton compiles for a stride of 1."""
+def takes_index(arguments: Sequence[Argument]) -> bool:
+    """Whether a kernel has the parameter `INDEX`: it does if it has a size or a stride."""
+    return any(a.kind in ("size", "chunk", "parts", "stride") for a in arguments)
+
+
+def _typed_strides(arguments: Sequence[Argument]) -> list[str]:
+    """Strides in the type of positions. They come untyped: Triton compiles for a stride of 1."""
     strides: dict[str, list[str]] = {}
     for argument in arguments:
-        if argument.kind == "stride" and params.tensors[argument.tensor].role != "workspace":
+        if argument.kind == "stride":
             strides.setdefault(argument.tensor, []).append(argument.name)
-    lines = [
-        f"    {', '.join(names)} = {', '.join(f'wide({n})' for n in names)}" for names in strides.values()
+    return [
+        f"    {', '.join(names)} = {', '.join(f'tl.cast({n}, INDEX)' for n in names)}"
+        for names in strides.values()
     ]
-    return ["    # A row times its stride may pass 2^31.", *lines] if lines else []
 
 
 # ---------------------------------------------------------------- the signature

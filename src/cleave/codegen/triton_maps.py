@@ -40,11 +40,6 @@ NARROW_WEIGHT = 7
 NARROW_LIMIT = 1 << 28
 
 HELPERS = {
-    "wide": """
-@triton.jit
-def wide(stride):
-    return tl.cast(stride, tl.int64)
-""",
     "larger": """
 @triton.jit
 def larger(a, b):
@@ -201,6 +196,7 @@ _PLAIN = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "lt": "{0} < {1}", "le": "{0} <= {1}",
     "gt": "{0} > {1}", "ge": "{0} >= {1}", "eq": "{0} == {1}", "ne": "{0} != {1}", "and": "{0} & {1}",
     "or": "{0} | {1}", "xor": "{0} ^ {1}", "exp": "tl.exp({0})", "log": "tl.log({0})", "abs": "tl.abs({0})",
+    "exp2": "tl.exp2({0})", "fma": "tl.fma({0}, {1}, {2})",
     "sin": "tl.sin({0})", "cos": "tl.cos({0})", "erf": "tl.erf({0})", "isnan": "{0} != {0}",
     "sign": "({0} > 0).to({T}) - ({0} < 0).to({T})", "rsqrt": "tl.rsqrt({0})",
     "select": "tl.where({0}, {1}, {2})", "id": "{0}", "cast": "{0}", "not": "{0} == 0",
@@ -213,14 +209,14 @@ _FLOAT = {
     "floordiv": "floor_divide_float({0}, {1})", "sqrt": "tl.sqrt({0})", "reciprocal": "1.0 / {0}",
 }  # fmt: skip
 _SINGLE = {
-    "div": "tl.div_rn({0}, {1})", "reciprocal": "tl.div_rn(1.0, {0})", "sqrt": "tl.sqrt_rn({0})",
     "round": "round_even({0}, 8388608.0)", "tanh": "tanh_single({0})",
 }  # fmt: skip
 _DOUBLE = {"round": "round_even({0}, 4503599627370496.0)", "tanh": "tanh_double({0})"}
 _WHOLE = {
     "neg": "-{0}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})", "floor": "{0}",
     "ceil": "{0}", "trunc": "{0}", "round": "{0}", "floordiv": "floor_divide({0}, {1})",
-    "mod": "remainder({0}, {1})", "pow": "power_integer({0}, {1})", "not": "~{0}",
+    "mod": "remainder({0}, {1})", "pow": "power_integer({0}, {1})", "not": "~{0}", "shl": "{0} << {1}",
+    "shr": "{0} >> {1}",
 }  # fmt: skip
 _BOOL = {
     "add": "{0} | {1}", "mul": "{0} & {1}", "max": "{0} | {1}", "min": "{0} & {1}", "not": "~{0}",

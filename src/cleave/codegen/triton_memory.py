@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from cleave.codegen.triton_maps import TYPES, convert, number
 from cleave.codegen.triton_scope import Scope, bracketed, is_number
 from cleave.codegen.triton_tiles import Tile
 from cleave.errors import Bug
 from cleave.ir.dims import Dim, Extent, Gather, Index, Inject, Join, Lookup, Parts, Term, Union, extent
+from cleave.schedule.machine import width
 from cleave.schedule.tiles import Load, Locate, Store, Tensor
 
 
@@ -203,6 +205,10 @@ def load(scope: Scope, statement: Load) -> Tile:
         kind = "tl.cast({}, {})" if tensor.dtype != "bool" else "{} != 0"
         text = kind.format(scope.params.scalar(tensor.name), TYPES[statement.dtype])
         return Tile(scope.line(statement.out, text), statement.dtype, statement.axes)
+    if scope.params.described:
+        tile = described(scope, statement, tensor)
+        if tile is not None:
+            return tile
     place = place_of(scope, tensor, statement.terms, guarded=statement.guarded)
     text = place.address
     if place.masks:
@@ -212,6 +218,58 @@ def load(scope: Scope, statement: Load) -> Tile:
     zero = frozenset(place.indices) if statement.other == 0 else frozenset[Index]()
     name = scope.line(statement.out, f"tl.load({text})")
     return Tile(name, statement.dtype, statement.axes, place.lanes, made, zero)
+
+
+MOST_IN_BOX, LEAST_BYTES, MOST_DIMS = 256, 32, 5
+"""Limits of a descriptor's block: elements along a dim, bytes along the last one, dims."""
+
+
+def described(scope: Scope, statement: Load, tensor: Tensor) -> Tile | None:
+    """Write a load through a tensor descriptor, which copies a whole tile, gives 0 outside the tensor, and
+    takes no registers for addresses; None where the tile is not a box of the tensor."""
+    box = box_of(scope, statement, tensor)
+    if box is None:
+        return None
+    spans = [scope.spans[i] for i in box]
+    lanes = list(dict.fromkeys(scope.lanes.of[i] for i, s in zip(box, spans, strict=True) if s.tile > 1))
+    block = tuple(span.tile for span in spans)
+    starts = ", ".join(span.start if span.tile > 1 else span.position for span in spans)
+    text = f"{scope.params.descriptor(tensor.name, block)}.load([{starts}])"
+    lengths = tuple(scope.lanes.length(lane, scope.tiles) for lane in lanes)
+    if lengths != block:
+        text = f"{text}.reshape({lengths})"
+    order = tuple(sorted(lanes))
+    if tuple(lanes) != order:
+        text = f"tl.permute({text}, {tuple(lanes.index(lane) for lane in order)})"
+    made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in order)
+    # Beyond a span that ends inside the tensor stand the tensor's own values.
+    ends = ((i, s, scope.params.size(i.dim)) for i, s in zip(box, spans, strict=True))
+    zero = frozenset(i for i, span, size in ends if span.full or span.limit == size)
+    return Tile(scope.line(statement.out, text), statement.dtype, statement.axes, order, made, zero)
+
+
+def box_of(scope: Scope, statement: Load, tensor: Tensor) -> tuple[Index, ...] | None:
+    """The indices of a load, one per dim of the tensor, if it reads a box that a descriptor can copy: plain
+    indices, of which those of a lane follow each other and fill it."""
+    if statement.other != 0 or tensor.dtype in ("bool", "f64", "i64"):
+        return None
+    dims = [dim for group in tensor.layout for dim in group]
+    found = tuple(term.variable for term in statement.terms)
+    if not 2 <= len(dims) <= MOST_DIMS or len(set(found)) < len(found):
+        return None
+    box = tuple(i for i, dim in zip(found, dims, strict=True) if i is not None and i.dim == dim)
+    if len(box) < len(dims):
+        return None
+    spans = [scope.spans[i] for i in box]
+    tiled = [i for i, s in zip(box, spans, strict=True) if s.tile > 1]
+    lanes = list(dict.fromkeys(scope.lanes.of[i] for i in tiled))
+    whole = [i for lane in lanes for i in scope.lanes.inside(lane, scope.tiles)]
+    if len(lanes) < 2 or whole != tiled or box[-1] not in tiled:
+        return None
+    lengths = [scope.lanes.length(lane, scope.tiles) for lane in lanes]
+    if prod(lengths) != prod(s.tile for s in spans) or max(s.tile for s in spans) > MOST_IN_BOX:
+        return None
+    return box if spans[-1].tile * width(tensor.dtype) >= LEAST_BYTES else None
 
 
 def store(scope: Scope, statement: Store) -> str:

@@ -2,8 +2,7 @@
 
 `Parameters` knows every possible parameter of a kernel under its final name; which of them the kernel has is
 decided by what its finished text mentions. A `Scope` is what is known at one point of a kernel; a loop's body
-has a scope of its own. Positions are 32 bits wide, or 64 where the launcher says so (`INDEX`); strides are
-64 bits wide, so that a row times its stride may pass 2^31.
+has a scope of its own. Positions and strides are 32 bits wide, or 64 where the launcher says so (`INDEX`).
 """
 
 from __future__ import annotations
@@ -30,14 +29,16 @@ from cleave.schedule.tiles import (
 
 
 class Parameters:
-    """The parameters of one kernel, by what they stand for."""
+    """The parameters of one kernel, by what they stand for. `described`: loads of whole tiles go through
+    tensor descriptors where they can."""
 
     def __init__(self, tp: TileProgram, kernel: Kernel, names: Names) -> None:
         self.sizes: Mapping[Atom, int | Extent] = dict(tp.sizes)
         self.tensors = {tensor.name: tensor for tensor in kernel.tensors}
         self.arguments: dict[str, Argument] = {}
         self._names = names
-        self._of: dict[tuple[str, str, int, Dim | None], str] = {}
+        self._of: dict[tuple[str, str, int, Dim | None, tuple[int, ...]], str] = {}
+        self.described = False
         for tensor in kernel.tensors:
             if tensor.role == "scalar":
                 self._add(Argument("scalar", tensor.name, tensor.name, dtype=tensor.dtype))
@@ -49,7 +50,7 @@ class Parameters:
                     self._add(Argument("stride", f"{tensor.name}_s{axis}", tensor.name, axis))
 
     def _add(self, wish: Argument) -> str:
-        key = (wish.kind, wish.tensor, wish.axis, wish.dim)
+        key = (wish.kind, wish.tensor, wish.axis, wish.dim, wish.block)
         if key not in self._of:
             name = self._names.take(wish.name)
             self._of[key] = name
@@ -57,14 +58,19 @@ class Parameters:
         return self._of[key]
 
     def pointer(self, tensor: str) -> str:
-        return self._of["pointer", tensor, 0, None]
+        return self._of["pointer", tensor, 0, None, ()]
+
+    def descriptor(self, tensor: str, block: tuple[int, ...]) -> str:
+        """The descriptor of a tensor for blocks of some extents, one per dim."""
+        own = self.tensors[tensor]
+        return self._add(Argument("descriptor", f"{tensor}_tiles", tensor, dtype=own.dtype, block=block))
 
     def scalar(self, tensor: str) -> str:
-        return self._of["scalar", tensor, 0, None]
+        return self._of["scalar", tensor, 0, None, ()]
 
     def stride(self, tensor: str, axis: int) -> str:
         """The stride of an axis; workspaces are dense, so that their last one is 1."""
-        return self._of.get(("stride", tensor, axis, None), "1")
+        return self._of.get(("stride", tensor, axis, None, ()), "1")
 
     def chunk(self, parts: Dim) -> str:
         """The length of a part."""

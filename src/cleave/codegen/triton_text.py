@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 WIDTH = 110
 _WORD = re.compile(r"[^\W\d]\w*")
-_RESERVED = ("tl", "triton", "range", "float", "INDEX", "pid")
+_RESERVED = ("tl", "triton", "range", "float", "INDEX", "pid", "place", "first", "high", "along", "across")
 
 
 @dataclass(slots=True)

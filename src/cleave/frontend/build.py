@@ -7,7 +7,8 @@ are inputs of it. What cannot be expressed is refused with the recorded call tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import sympy
 
@@ -32,6 +33,19 @@ from cleave.ir.ops import (
 from cleave.ir.program import Output, Program
 
 Numbering = Mapping[Ix, Index]
+
+EXTENSIONS: dict[str, Callable[..., Node]] = {}
+"""How nodes of further kinds are built, by kind."""
+
+
+def extension(kind: str) -> Callable[[Callable[..., Node]], Callable[..., Node]]:
+    """Register how nodes of a kind are built: `(builder, pre, numbering, built) -> Node`."""
+
+    def register(function: Callable[..., Node]) -> Callable[..., Node]:
+        EXTENSIONS[kind] = function
+        return function
+
+    return register
 
 
 class Refused(Unsupported):
@@ -118,6 +132,8 @@ class Builder:
 
     def __init__(self, space: Space, names: Names, float_scalar: str) -> None:
         self.space, self.names, self.float_scalar = space, names, float_scalar
+        self.kept: dict[Any, Any] = {}
+        """What extensions built for several nodes at once, in the program that is being built."""
 
     def program(
         self,
@@ -129,6 +145,7 @@ class Builder:
         built: dict[Pre, Node] = {}
         lines: dict[Node, str] = {}
         nodes: list[Node] = []
+        self.kept.clear()
         for label, pre in inputs:
             node = self._input(label, pre)
             nodes.append(node)
@@ -231,6 +248,8 @@ class Builder:
                 return node
             case "cat":
                 return self._cat(pre, own, numbering, built)
+            case kind if kind in EXTENSIONS:
+                return EXTENSIONS[kind](self, pre, numbering, built)
             case _:
                 raise Unsupported(f"a value of another part of the capture ({pre.kind})")
 

@@ -26,6 +26,7 @@ from cleave.frontend import (  # noqa: F401  (registers the lowerings)
     lower_pointwise,
     lower_reduce,
     lower_views,
+    record_scan,
 )
 from cleave.frontend.axes import Var, root
 from cleave.frontend.build import Refused
@@ -180,7 +181,7 @@ class _Attempt:
         args, kwargs = pytree.tree_unflatten(leaves, self.flat.spec)
         with self.tracer.running():
             result = self.fn(*args, **kwargs)
-        outputs, spec = pytree.tree_flatten(result)
+        outputs, spec = pytree.tree_flatten(result, is_leaf=lambda x: isinstance(x, torch.Size))
         self.tracer.sync()
         planner = Planner(self.tracer, label, tuple(self.arguments), tuple(self.outside))
         return planner.captured(outputs, spec, "declared" if dynamic is not None else static)

@@ -97,10 +97,25 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """A fresh copy of a tensor of the run: a result that is not the tensor itself, but has its values."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Computed:
-    """A number that follows from sizes and number arguments."""
+    """A number that follows from sizes and number arguments; `text` says how, for people."""
 
     value: Callable[[Mapping[str, Any]], Any]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A `torch.Size`: its sizes are ints or `Computed`."""
+
+    sizes: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +136,9 @@ Step = ProgramStep | EagerStep
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured function. `outputs` are `Named`, `Computed` or plain values, in the tree `spec`; a `Named`
-    argument is handed back as it is. `guards` says, for people, what sizes and numbers must satisfy. If
-    `whole` is given nothing could be captured, and the function runs in PyTorch."""
+    """A captured function. `outputs` are `Named`, `Copied`, `Computed`, `Shape` or plain values, in the tree
+    `spec`; a `Named` argument is handed back as it is. `guards` says, for people, what sizes and numbers must
+    satisfy. If `whole` is given nothing could be captured, and the function runs in PyTorch."""
 
     name: str
     arguments: tuple[Argument, ...] = ()
@@ -145,6 +160,19 @@ class Captured:
     def programs(self) -> tuple[Program, ...]:
         """The programs in order."""
         return tuple(step.program for step in self.program_steps)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What each result is, in words, in the order of the flat result."""
+        given = {a.name: f"the argument {a.name} itself" for a in self.arguments}
+        given |= {
+            o.name: f"{o.name} itself, which the function reads beside its arguments" for o in self.outside
+        }
+        for step in self.steps:
+            if isinstance(step, EagerStep):
+                by = f"from {step.fallback.op} in PyTorch"
+                given |= {name: f"{name}, {by}" for name in step.results if name is not None}
+        return tuple(_in_words(output, given) for output in self.outputs) or ("an empty container",)
 
     @property
     def program(self) -> Program:
@@ -194,11 +222,32 @@ class Captured:
             raise Stale(str(step.fallback))
 
 
+def _in_words(output: Any, given: Mapping[str, str]) -> str:
+    match output:
+        case Named(name):
+            return given.get(name, f"{name}, compiled")
+        case Copied(name):
+            return f"a copy of {name}"
+        case Computed(_, text):
+            return f"the number {text}"
+        case Shape(sizes):
+            return f"the sizes ({', '.join(s.text if isinstance(s, Computed) else str(s) for s in sizes)})"
+        case slice():
+            parts = (_in_words(part, given) for part in (output.start, output.stop, output.step))
+            return f"a slice of {', '.join(parts)}"
+        case _:
+            return f"the constant {output!r}"
+
+
 def _filled(leaf: Any, env: Mapping[str, Any]) -> Any:
     if isinstance(leaf, Named):
         return env[leaf.name]
+    if isinstance(leaf, Copied):
+        return env[leaf.name].detach().clone(memory_format=torch.contiguous_format)
     if isinstance(leaf, Computed):
         return leaf.value(env)
+    if isinstance(leaf, Shape):
+        return torch.Size([_filled(size, env) for size in leaf.sizes])
     if isinstance(leaf, slice):
         return slice(*(_filled(part, env) for part in (leaf.start, leaf.stop, leaf.step)))
     return leaf

@@ -45,10 +45,15 @@ class Declared:
 class Loaded:
     """A loaded function: `sizes` are the typical sizes that its file gives, by dim."""
 
-    program: Program
     sizes: Mapping[Dim, int]
     captured: Captured
     function: Callable[..., Any]
+
+    @property
+    def program(self) -> Program:
+        """The function as one program; `Unsupported` where it is not."""
+        _demand_one(self.captured)
+        return self.captured.program
 
 
 def program(**inputs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -70,9 +75,9 @@ def program(**inputs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return mark
 
 
-def load(where: str) -> Loaded:
+def load(where: str, *, partly: bool = False) -> Loaded:
     """The program of `FILE.py:FUNCTION`. Raises `Invalid` if there is no such function or it is not declared,
-    and `Unsupported` if it cannot be captured as one program."""
+    and, unless `partly` is given, `Unsupported` if it cannot be captured as one program."""
     path, _, name = where.rpartition(":")
     if not path or not name:
         raise Invalid(f"{where!r} is not FILE.py:FUNCTION")
@@ -85,13 +90,26 @@ def load(where: str) -> Loaded:
         hint = f"declared with @cleave.program: {', '.join(marked) or 'none'}"
         raise Invalid(what, hint=hint)
     captured = _captured(fn, declared, name)
-    _demand_one(captured)
-    known = set(captured.program.dynamic)
+    if not partly:
+        _demand_one(captured)
+    known = {atom for program in captured.programs for atom in program.dynamic}
+    named = {*_names(declared), *(a.name for program in captured.programs for a in program.dims)}
     typical = {Atom(n): size for n, size in declared.typical.items()}
-    missing = [a.name for a in typical if a not in captured.program.dims]
+    missing = [a.name for a in typical if a.name not in named]
     if missing:
         raise Invalid(f"{name}: a size is given for {missing[0]}, which no input names")
-    return Loaded(captured.program, {a: s for a, s in typical.items() if a in known}, captured, fn)
+    return Loaded({a: s for a, s in typical.items() if a in known}, captured, fn)
+
+
+def _names(declared: Declared) -> list[str]:
+    """The names of dims in the declarations of inputs."""
+    axes = [
+        a
+        for name, text in declared.inputs.items()
+        if text.strip() not in NUMBERS
+        for a in parsed(text, name)[1]
+    ]
+    return [factor.partition("=")[0] for axis in axes for factor in axis.split("*")]
 
 
 def capture_for_proof(fn: Callable[..., Any], dims: Mapping[str, Sequence[str | int] | str]) -> Captured:
@@ -113,6 +131,10 @@ def _demand_one(captured: Captured) -> None:
     if captured.fallbacks or len(captured.programs) != 1:
         first = captured.fallbacks[0] if captured.fallbacks else None
         what = f"{captured.name} is not one program"
+        if not captured.steps:
+            raise Unsupported(
+                f"{captured.name} computes nothing: it returns {' and '.join(captured.results)}"
+            )
         raise Unsupported(
             f"{what}: {first.op}: {first.reason}" if first else what, where=first.where if first else ""
         )

@@ -22,8 +22,9 @@ from torch.utils import _pytree as pytree
 
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.frontend.capture import Dynamic, capture
-from cleave.frontend.captured import Captured, Outside, Stale
+from cleave.frontend.captured import Captured, Named, Outside, Stale
 from cleave.frontend.outside import Surroundings
+from cleave.frontend.quick import Quick, signature
 from cleave.frontend.recorded import TENSORS, Fallback, foreign
 from cleave.ir.ops import Input
 from cleave.ir.sizes import infer_sizes
@@ -95,7 +96,9 @@ class Jit:
         target: str | None = None,
         compile_program: Compiler | None = None,
         strict: bool = False,
+        tune: float = 0.0,
     ) -> None:
+        self.tune = tune
         self.fn, self.dynamic, self.target, self.strict = fn, dynamic, target, strict
         self.compile_program = compile_program or _pipeline
         self.compile_count = 0
@@ -103,6 +106,7 @@ class Jit:
         self.kinds: dict[Any, Kind] = {}
         self.kept: dict[int, Any] = {}
         self.noted: dict[Fallback, None] = {}
+        self.quick = Quick()
         self.lock = threading.RLock()
         functools.update_wrapper(self, fn, updated=())
 
@@ -120,6 +124,7 @@ class Jit:
                 target=self.target,
                 compile_program=self.compile_program,
                 strict=self.strict,
+                tune=self.tune,
             )
         return own[name]
 
@@ -129,6 +134,14 @@ class Jit:
         if _watched():
             self._note(Fallback(self._name, "", "autocast, a transform or a mode of PyTorch is on"))
             return self.fn(*args, **kwargs)
+        around, settings = self.around, _settings()
+        constants = around.constants() if around.cells or around.flags else ()
+        now = (constants, settings, torch.is_grad_enabled())
+        if not kwargs:
+            values = self.quick.values(args)
+            run = self.quick.runs.get(signature(values, now))
+            if run is not None:
+                return run(*values)
         flat: Sequence[Any] = args
         spec: Any = len(args)
         if kwargs or not _LEAVES.issuperset(map(type, args)):
@@ -143,8 +156,8 @@ class Jit:
                     for a in flat
                 ]
             ),
-            self.around.constants(),
-            _settings(),
+            constants,
+            settings,
         )
         kind = self.kinds.get(key)
         if kind is None:
@@ -156,7 +169,10 @@ class Jit:
         for variant in kind.variants:
             env = variant.captured.environment(flat)
             if variant.fits(env):
-                return self._run(kind, variant, env, args, kwargs)
+                result = self._run(kind, variant, env, args, kwargs)
+                if flat is args and len(variant.callables) == 1:
+                    self.quick.remember(variant.captured, variant.callables[0], args, now)
+                return result
         with self.lock:
             return self._first(kind, flat, args, kwargs)
 
@@ -251,6 +267,8 @@ class Jit:
 
     def _compiled(self, captured: Captured, env: Mapping[str, Any], flat: Sequence[Any]) -> Variant:
         target = self.target or _target_of(env.values())
+        if self.tune:
+            self._tuned(captured, target)
         callables = tuple(
             self.compile_program(step.program, target=target, sizes=step.sizes)
             for step in captured.program_steps
@@ -259,6 +277,15 @@ class Jit:
             self.compile_count += 1
         metas = tuple((env[o.name].dtype, env[o.name].device, env[o.name].dim()) for o in captured.outside)
         return Variant(captured, callables, metas)
+
+    def _tuned(self, captured: Captured, target: str) -> None:
+        """Measure what each program could run as at the sizes of this call; the compile then uses it."""
+        from cleave.frontend.tuning import tune_program
+        from cleave.runtime.tune import Limits
+
+        steps = captured.program_steps
+        for step in steps:
+            tune_program(step.program, target, [step.sizes], Limits(budget=self.tune / len(steps)))
 
     def _give_up(self, kind: Kind, why: Fallback) -> None:
         kind.eager = why
@@ -299,11 +326,21 @@ class Jit:
         for captured in self.captures:
             for program in captured.programs:
                 lines += ["", print_program(program).rstrip()]
+            if not captured.steps:
+                lines += ["", "nothing is computed, so there is nothing to compile"]
+            if not captured.steps or any(not _is_made(captured, output) for output in captured.outputs):
+                lines += ["", "returns", *(f"  {result}" for result in captured.results)]
             if captured.guards:
                 lines += ["", "serves calls where", *(f"  {guard}" for guard in captured.guards)]
         if self.noted:
             lines += ["", "in PyTorch", *(f"  {fallback}" for fallback in self.noted)]
         return "\n".join(lines)
+
+
+def _is_made(captured: Captured, output: Any) -> bool:
+    """Whether a result is what a program computes."""
+    made = {name for step in captured.program_steps for name in step.results}
+    return isinstance(output, Named) and output.name in made
 
 
 def _wants_grad(flat: Sequence[Any], outside: Sequence[Outside]) -> bool:
@@ -317,8 +354,7 @@ def _watched() -> bool:
     """Whether autocast, a dispatch mode (fake tensors, tracing), a function transform or forward
     differentiation takes part in the call: a kernel would hide from it, or get tensors without memory."""
     return (
-        torch.is_autocast_enabled("cpu")
-        or torch.is_autocast_enabled("cuda")
+        torch._C._is_any_autocast_enabled()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
         or forward_ad._current_level >= 0
@@ -328,7 +364,7 @@ def _watched() -> bool:
 def _settings() -> tuple[Any, ...]:
     """The settings that a compiled program depends on."""
     now = knobs()
-    return torch.get_default_dtype(), torch.get_float32_matmul_precision(), now.numerics, now.reassociate
+    return torch.get_default_dtype(), torch._C._get_float32_matmul_precision(), now.numerics, now.reassociate
 
 
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)}
@@ -382,7 +418,8 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     `@cleave.jit` or `@cleave.jit(dynamic={"x": ("N", None)}, target="cpu")`. `dynamic` names the dynamic axes
     of the inputs; without it all sizes are dynamic but those that meet a module's parameter or are a
-    contracted last axis, and those too once one of them changes."""
+    contracted last axis, and those too once one of them changes. With `tune`, in seconds, each compile first
+    measures the likeliest kernels at the sizes of its call, and keeps what it learns (see `cleave tune`)."""
     if fn is None:
         return lambda f: Jit(f, **options)
     return Jit(fn, **options)

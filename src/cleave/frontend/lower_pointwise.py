@@ -212,10 +212,30 @@ for _names, _fn in (
         t: Tracer, a: Any, b: Any, fn: str = _fn, strict: bool = not _names[0].startswith("logical")
     ) -> Value:
         if strict and promote(a, b) != "bool":
-            raise Unsupported("bitwise operations on integers")
+            return apply(t, fn, promote(a, b), a, b)
         return apply(t, fn, "bool", truth(t, a), truth(t, b))
 
     lowers(*_names)(_logic)
+
+
+BITS = {"u8": 8, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+
+
+def _shift(fn: str) -> Callable[..., Value]:
+    """A shift by a number that is known and less than the width; others mean different things on each
+    device."""
+
+    def lower(t: Tracer, a: Any, b: Any) -> Value:
+        dtype = promote(a, b)
+        if not isinstance(b, int) or dtype not in BITS or not 0 <= b < BITS[dtype]:
+            raise Unsupported("a shift of other than integers by a literal less than their width")
+        return apply(t, fn, dtype, a, b)
+
+    return lower
+
+
+lowers("bitwise_left_shift", "__lshift__", "__ilshift__")(_shift("shl"))
+lowers("bitwise_right_shift", "__rshift__", "__irshift__")(_shift("shr"))
 
 
 def truth(t: Tracer, a: Any) -> Any:
@@ -228,7 +248,7 @@ def truth(t: Tracer, a: Any) -> Any:
 @lowers("logical_not", "bitwise_not", "__invert__")
 def logical_not(t: Tracer, a: Value) -> Value:
     if a.dtype != "bool" and out_dtype(t) != "bool":
-        raise Unsupported("bitwise not of integers")
+        return apply(t, "not", a.dtype, a)
     return apply(t, "not", "bool", truth(t, a))
 
 

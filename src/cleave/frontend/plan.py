@@ -7,6 +7,7 @@ argument.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,13 +22,16 @@ from cleave.frontend.captured import (
     Argument,
     Captured,
     Computed,
+    Copied,
     EagerStep,
     Named,
     Outside,
     ProgramStep,
+    Shape,
     Step,
     Symbols,
 )
+from cleave.frontend.outside import PLAIN
 from cleave.frontend.recorded import Poison, Retry, Whole
 from cleave.frontend.trace import Tracer
 from cleave.frontend.values import Pre, Value, whole
@@ -35,6 +39,12 @@ from cleave.ir.dims import Atom, Dim, atoms_of
 from cleave.ir.ops import Access, Contract, Input, Map, Node
 from cleave.ir.program import Program
 from cleave.ir.sizes import infer_sizes
+
+KEPT = (
+    *PLAIN, torch.layout, torch.memory_format, torch.Size, enum.Enum, type, slice,
+    torch.SymInt, torch.SymFloat, torch.SymBool,
+)  # fmt: skip
+"""What a result may hold beside tensors: values that are the same at every call, or follow from sizes."""
 
 
 class Planner:
@@ -68,6 +78,7 @@ class Planner:
     def captured(self, outputs: Sequence[Any], spec: Any, static: str) -> Captured:
         """All steps; `static` is `parameters`, `none` or `declared`."""
         values = [self._output(leaf) for leaf in outputs]
+        self.first: dict[str, int] = {self.names[t.node]: id(t.fake) for t in self.t.tensors}
         wanted = self._wanted(values)
         steps = self._programs(wanted)
         if static == "parameters" and self._fix_static([p for p, _, _ in steps.values()]):
@@ -84,7 +95,7 @@ class Planner:
             self.arguments,
             self.outside,
             result,
-            tuple(self._result(v, symbols) for v in values),
+            tuple(self._result(v, leaf, symbols) for v, leaf in zip(values, outputs, strict=True)),
             spec,
             check if early else None,
             tuple(dict.fromkeys(map(self._for_people, early))),
@@ -93,6 +104,9 @@ class Planner:
 
     def _output(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
+            if not (isinstance(leaf, KEPT) or any(leaf is a.value for a in self.arguments)):
+                kind = type(leaf).__name__
+                raise Whole(f"the result holds an object of class {kind}, which each call may make anew")
             return self.t.expr(leaf)
         found = self.t.values.get(id(leaf))
         if found is None:
@@ -104,11 +118,20 @@ class Planner:
             raise Retry(found[1].call, "its second result is used")
         return found[1]
 
-    def _result(self, value: Any, symbols: Symbols) -> Any:
+    def _result(self, value: Any, leaf: Any, symbols: Symbols) -> Any:
+        """The first result with a value is the tensor itself, and so is that very tensor wherever it occurs;
+        others with the same value (a clone, a view) are copies: results never share memory unseen."""
         if isinstance(value, Value):
-            return Named(self.placed[self._key(value)])
+            name = self.placed[self._key(value)]
+            own = id(self.t.outside[id(leaf)].fake) if id(leaf) in self.t.outside else id(leaf)
+            return Named(name) if self.first.setdefault(name, own) == own else Copied(name)
         if isinstance(value, sympy.Basic):
-            return Computed(symbols.value(value))
+            return Computed(symbols.value(value), self._for_people(value))
+        if isinstance(leaf, torch.Size):
+            return Shape(tuple(self._result(part, None, symbols) for part in value))
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return slice(*(self._result(part, None, symbols) for part in parts))
         return value
 
     def _symbols(self) -> Symbols:

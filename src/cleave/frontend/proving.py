@@ -1,10 +1,12 @@
-"""`cleave.prove`: whether two PyTorch functions are equal for all sizes and all finite inputs."""
+"""`cleave.prove`: whether two PyTorch functions are equal for all sizes and all finite inputs;
+`certificate`: the same as text that an independent checker verifies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cleave.algebra.certificate import Certified, certify
 from cleave.algebra.proof import Proof
 from cleave.algebra.proof import prove as prove_programs
 from cleave.frontend.files import capture_for_proof
@@ -17,6 +19,12 @@ def prove(f: Callable[..., Any], g: Callable[..., Any], *, dims: Dims) -> Proof:
     matched by name, outputs by position. The answer is `yes`, `yes-if`, `no` or `unknown`."""
     left, right = (capture_for_proof(fn, _own(fn, dims)) for fn in (f, g))
     return prove_programs(left.program, right.program)
+
+
+def certificate(f: Callable[..., Any], g: Callable[..., Any], *, dims: Dims) -> Certified:
+    """A proof of `f == g` as text, checked (`ir.checker`), with its conditions; or why there is none."""
+    left, right = (capture_for_proof(fn, _own(fn, dims)) for fn in (f, g))
+    return certify(left.program, right.program)
 
 
 def _own(fn: Callable[..., Any], dims: Dims) -> Dims:

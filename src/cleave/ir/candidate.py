@@ -46,7 +46,8 @@ class Fold:
     - `merge`: inputs `a_<state>` and `b_<state>`; outputs: the state of both pieces together,
     - `finish`: inputs: the state; outputs: the values.
 
-    Each of them may also read run-time scalars of the candidate's program, as inputs of the same name.
+    Each of them may also read run-time scalars of the candidate's program, as inputs of the same name;
+    `merge` and `finish` also elements that do not vary with the piece (values from outside the loop).
 
     A state's axes, in order, are the axes of its output in `init`. `support`, if given, is a boolean access
     whose terms use the indices of the element named `support_of` (its axes): where it is false, the
@@ -70,6 +71,20 @@ class Fold:
     def state(self) -> tuple[str, ...]:
         """The names of the state, in order."""
         return tuple(output.name for output in self.init.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why no Fold over `over` computes the value called `value` together with the values `needs`: it needs
+    them finished, so it takes a loop of its own."""
+
+    over: Dim
+    value: str
+    needs: tuple[str, ...]
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.value} over {self.over} needs {', '.join(self.needs)} first: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,9 +202,10 @@ class Term:
     @property
     def leaf(self) -> Leaf | None:
         """The leaf, if the term is nothing but one leaf with coefficient 1."""
-        if len(self.leaves) == 1 and self.leaves[0][1] == 1 and self.offset == NO_EXTENT:
-            return self.leaves[0][0]
-        return None
+        if len(self.leaves) != 1 or self.leaves[0][1] != 1:
+            return None
+        plain = self.offset is NO_EXTENT or self.offset == NO_EXTENT  # nearly always the one object
+        return self.leaves[0][0] if plain else None
 
 
 def term(*leaves: tuple[Leaf, int], offset: Extent | int = 0) -> Term:

@@ -119,17 +119,23 @@ def _power(x: Array, y: Array) -> Array:
     return np.where(y < 0, below, np.power(x, np.maximum(y, 0)))
 
 
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    return a * b + c
+
+
 _COMPARE: dict[str, Callable[..., Array]] = {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
     "ne": np.not_equal,
 }  # fmt: skip
 
-_FLOATING = ("exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "div")
+_FLOATING = ("exp", "exp2", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "div")
 """These work in floats even where the result is an integer."""
 
 _POINTWISE: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "exp": np.exp,
+    "exp2": np.exp2,
+    "fma": _fma,
     "log": np.log,
     "sqrt": np.sqrt,
     "rsqrt": _rsqrt,
@@ -157,4 +163,6 @@ _POINTWISE: dict[str, Callable[..., Array]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
 }

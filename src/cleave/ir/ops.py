@@ -15,10 +15,14 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from cleave.errors import Bug
 from cleave.ir.dims import Atom, Dim, Index, Term, Union, indices_of, substitute, term_key, var
+
+if TYPE_CHECKING:
+    from cleave.ir.program import Program
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 INTEGERS = ("i64", "i32", "i16", "i8", "u8")
@@ -28,14 +32,16 @@ Number = bool | int | float | Fraction
 """A constant: exact where it can be; `math.inf`, `-math.inf` and `math.nan` are floats."""
 
 MAPS: dict[str, int] = {
-    "id": 1, "cast": 1, "neg": 1, "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "reciprocal": 1, "abs": 1,
-    "tanh": 1, "erf": 1, "sin": 1, "cos": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "sign": 1,
-    "not": 1, "isnan": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "max": 2, "min": 2,
-    "floordiv": 2, "mod": 2, "and": 2, "or": 2, "xor": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2,
-    "ne": 2, "select": 3,
+    "id": 1, "cast": 1, "neg": 1, "exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "reciprocal": 1,
+    "abs": 1, "tanh": 1, "erf": 1, "sin": 1, "cos": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "sign":
+    1, "not": 1, "isnan": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "max": 2, "min": 2, "floordiv":
+    2, "mod": 2, "and": 2, "or": 2, "xor": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2, "ne": 2, "shl": 2,
+    "shr": 2, "select": 3, "fma": 3,
 }  # fmt: skip
-"""Pointwise operations and how many arguments each takes. `select(p, a, b)` is `a` where `p` holds.
-`max` and `min` pass NaN on; `round` rounds half to even; `cast` converts to the node's dtype."""
+"""Pointwise operations and how many arguments each takes. `select(p, a, b)` is `a` where `p` holds;
+`fma(a, b, c)` is `a b + c`, rounded once (`fma` and `exp2` are written by the scheduler, never captured).
+`max` and `min` pass NaN on; `round` rounds half to even; `cast` converts to the node's dtype. Integers wrap;
+`shl` and `shr` shift them by 0 to the width less one, `shr` keeping the sign."""
 
 REDUCTIONS = ("sum", "max", "min", "prod", "any", "all")
 
@@ -127,7 +133,25 @@ class Cat:
     pieces: tuple[Access, ...]
 
 
-Op = Input | Scalar | Const | SizeOf | Position | Map | Reduce | Contract | Cat
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Result number `result` of a loop with carried state: `body` runs once for each position of `over`, in
+    order. Its inputs are first the `states`, then what a step reads; its outputs are the next states, then
+    what a step hands out. Input number k is, at first (states) or at each step, `args[k]`: an access whose
+    indices are the input's own axes and, numbered behind them, the position in `over` (not in states).
+    Results up to `states` are the states after the last step, the others have `over` as their first axis.
+
+    A body has inputs without products of dims, no run-time scalars and no known sizes: those that it reads
+    are inputs, sizes stand in the program around it. See `loops.py`."""
+
+    over: Dim
+    body: Program
+    states: int
+    args: tuple[Access, ...]
+    result: int
+
+
+Op = Input | Scalar | Const | SizeOf | Position | Map | Reduce | Contract | Cat | Scan
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -158,12 +182,17 @@ class Node:
                 return (arg,)
             case Cat(_, pieces):
                 return pieces
+            case Scan(args=args):
+                return args
             case _:
                 return ()
 
     @property
     def reads(self) -> tuple[Access, ...]:
         """All accesses, those inside gathers too."""
+        known = _READS.get(self)
+        if known is not None:
+            return known
         found: list[Access] = []
         stack = [*(t for a in self.args for t in a.terms)]
         found += self.args
@@ -173,7 +202,8 @@ class Node:
             for inner in _gathers(stack.pop()):
                 found.append(inner)
                 stack += inner.terms
-        return tuple(found)
+        known = _READS[self] = tuple(found)
+        return known
 
     def __call__(self, *where: Term | Index) -> Access:
         """Read this node: one term, or an index, per axis."""
@@ -185,6 +215,7 @@ class Node:
 
 
 _NODES: WeakValueDictionary[str, Node] = WeakValueDictionary()
+_READS: WeakKeyDictionary[Node, tuple[Access, ...]] = WeakKeyDictionary()
 
 
 def input_node(name: str, layout: Sequence[Sequence[Dim]], dtype: str) -> Node:
@@ -246,6 +277,8 @@ def rebuild(node: Node, args: Sequence[Access]) -> Node:
             op = Contract(bound, tuple(args))
         case Cat(axis, _):
             op = Cat(axis, tuple(args))
+        case Scan(over, body, states, _, result):
+            op = Scan(over, body, states, tuple(args), result)
         case _:
             return node
     return make_node(op, node.axes, node.dtype)
@@ -317,6 +350,14 @@ def _op_key(op: Op) -> str:
             return f"contract {[str(i) for i in bound]} {_accesses_key(args)}"
         case Cat(axis, pieces):
             return f"cat {axis} {_accesses_key(pieces)}"
+        case Scan(over, body, states, args, result):
+            return f"scan {over} {_body_key(body)} {states} {_accesses_key(args)} {result}"
+
+
+def _body_key(body: Program) -> str:
+    inputs = ",".join(node.digest for node in body.inputs)
+    outputs = ",".join(f"{o.name!r} {o.node.digest} {o.layout}" for o in body.outputs)
+    return f"{body.name!r} ({inputs}) ({outputs})"
 
 
 def _accesses_key(accesses: Sequence[Access]) -> str:
@@ -349,11 +390,41 @@ def _verify(node: Node) -> None:
     for access in node.reads:
         if len(access.terms) != len(access.node.axes):
             raise Bug(f"{len(access.terms)} terms for {len(access.node.axes)} axes")
+    if isinstance(op, Scan):
+        _verify_scan(node, op)
+        return
     used = {i for a in node.args for i in a.indices}
     if isinstance(op, Position):
         used |= indices_of(op.term)
     if not used <= known:
         raise Bug(f"indices that nothing binds: {sorted(map(str, used - known))}")
+
+
+def _verify_scan(node: Node, op: Scan) -> None:
+    """A loop's arguments use the axes of the body's inputs, and hand the states on as they came in."""
+    inputs, outputs = op.body.inputs, op.body.outputs
+    if op.body.sizes or not all(
+        isinstance(i.op, Input) and all(len(g) == 1 for g in i.op.layout) for i in inputs
+    ):
+        raise Bug(f"the body {op.body.name} of a scan has run-time scalars, products of dims or known sizes")
+    if len(op.args) != len(inputs) or not 0 <= op.states <= min(len(inputs), len(outputs)):
+        raise Bug(
+            f"{op.states} states and {len(op.args)} arguments for {len(inputs)} inputs of a scan's body"
+        )
+    for number, (given, access) in enumerate(zip(inputs, op.args, strict=True)):
+        known = {*given.axes} if number < op.states else {*given.axes, Index(op.over, len(given.axes))}
+        if not access.indices <= known:
+            raise Bug(f"input {number} of a scan's body is read at indices that it lacks")
+    for given, output in zip(inputs[: op.states], outputs, strict=False):
+        if (output.node.dims, output.node.dtype) != (given.dims, given.dtype):
+            before, after = f"{given.dtype} over {given.dims}", f"{output.node.dtype} over {output.node.dims}"
+            raise Bug(f"the state {output.name} of a scan is {before} before a step, and {after} after it")
+    if not 0 <= op.result < len(outputs):
+        raise Bug(f"result {op.result} of a scan whose body has {len(outputs)} outputs")
+    own = outputs[op.result].node
+    dims = own.dims if op.result < op.states else (op.over, *own.dims)
+    if (node.dims, node.dtype) != (dims, own.dtype):
+        raise Bug(f"result {op.result} of a scan is {own.dtype} over {dims}")
 
 
 def _gathers(value: Term) -> list[Access]:
@@ -375,7 +446,15 @@ def _gathers(value: Term) -> list[Access]:
 
 __all__ = [
     "DTYPES", "FLOATS", "INTEGERS", "MAPS", "REDUCTIONS", "Access", "Atom", "Cat", "Const", "Contract",
-    "Input", "Map", "Node", "Number", "Op", "Position", "Reduce", "Scalar", "SizeOf", "cat_node", "const",
-    "contract_node", "input_node", "make_node", "map_node", "number_key", "position", "rebuild",
+    "Input", "Map", "Node", "Number", "Op", "Position", "Reduce", "Scalar", "Scan", "SizeOf", "cat_node",
+    "const", "contract_node", "input_node", "make_node", "map_node", "number_key", "position", "rebuild",
     "reduce_node", "scalar_node", "size",
 ]  # fmt: skip
+
+
+def intern_trusted(op: Op, axes: tuple[Index, ...], dtype: str, digest: str) -> Node:
+    """The node that was once interned with these parts, without checking it again (`packed`)."""
+    node = _NODES.get(digest)
+    if node is None:
+        node = _NODES[digest] = Node(op, axes, dtype, digest)
+    return node

@@ -5,6 +5,9 @@
       c[n: N, z: (A | B)]: f32 = cat[z = a | b](x[n, a], y[n, b])
       at[n: N]: i64 = index(n + 1)                # terms: `2*i - T`, `ids[i]`, `in0(i)`, `join(p, i)`
       y[n: N]: f32 = mul(sq[n], 0.5)              # pointwise; literals and `size(K)` may stand inside
+      scan walk[t: T](s[n: N] = y[n]; a[n: N] = z[t, n])   # a loop: states; what a step reads
+      body step(s: f32[N], a: f32[N]) { ... return s: add1[n], seen: mul1[n] }
+      last[n: N]: f32 = scan(walk, s)             # a result of it: the last state, or all steps' outputs
       return o: y[n, 1]                           # one entry per axis of the result: `kv*g`, or `1`
     }
 
@@ -38,6 +41,7 @@ from cleave.ir.dims import (
     term,
 )
 from cleave.ir.lexis import Cursor, Token, at_number, index_names, parse_dim, parse_number
+from cleave.ir.loops import scan_nodes
 from cleave.ir.ops import (
     DTYPES,
     MAPS,
@@ -58,7 +62,7 @@ from cleave.ir.ops import (
 from cleave.ir.program import Output, Program
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_OPERATIONS = (*MAPS, *(r for r in REDUCTIONS if r not in MAPS), "contract", "cat", "index", "size")
+_OPERATIONS = (*MAPS, *(r for r in REDUCTIONS if r not in MAPS), "contract", "cat", "index", "size", "scan")
 
 
 def literal_dtype(fn: str, dtype: str, arguments: Iterable[str | None]) -> str:
@@ -101,6 +105,8 @@ class Block:
     names: dict[Node, str] = field(default_factory=dict[Node, str])
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     pending: list[tuple[str, Token]] | None = None
+    loops: dict[str, tuple[Node, ...]] = field(default_factory=dict[str, tuple[Node, ...]])
+    results: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     # ------------------------------------------------------------ dims and terms
 
@@ -217,6 +223,9 @@ class Block:
     def statement(self) -> None:
         """`name[i: N]: f32 = operation`; adds to the nodes that are known."""
         token = self.cursor.peek()
+        if self.cursor.at("scan") and self.cursor.peek(1).kind in ("name", "quoted"):
+            self._loop()
+            return
         name = self.cursor.name("a statement (`y[n: N]: f32 = ...`) or `return`")
         self._fresh(name, token)
         indices: dict[str, Index] = {}
@@ -267,6 +276,8 @@ class Block:
             return position(axes, value, dtype)
         if fn == "cat":
             return self._cat(axes, indices, dtype)
+        if fn == "scan":
+            return self._result(axes, dtype, token)
         if fn in MAPS and not cursor.at("["):
             return map_node(fn, axes, self._arguments(indices, fn, dtype, MAPS[fn]), dtype)
         if fn not in REDUCTIONS and fn != "contract":
@@ -276,6 +287,66 @@ class Block:
         if fn == "contract":
             return contract_node(axes, bound, self._arguments(indices, fn, dtype, None), dtype)
         return reduce_node(fn, axes, bound, self._arguments(indices, fn, dtype, 1)[0], dtype)
+
+    def _loop(self) -> None:
+        """`scan walk[t: T](s[n: N] = y[n]; a[n: N] = z[t, n])` and the body; adds to the loops that are
+        known."""
+        cursor = self.cursor
+        start = cursor.expect("scan")
+        name = cursor.name("the name of a loop")
+        if name in self.loops:
+            raise cursor.error(f"loop {name} is defined twice", start)
+        cursor.expect("[")
+        step = cursor.name("an index")
+        cursor.expect(":")
+        over = self.dim()
+        cursor.expect("]")
+        cursor.expect("(")
+        given: list[Access | _Literal] = []
+        states = -1
+        while not cursor.accept(")"):
+            if cursor.accept(";"):
+                states = len(given)
+                continue
+            if given and states != len(given):
+                cursor.accept(",")
+                if cursor.accept(")"):
+                    break
+            cursor.name("an input of the body")
+            indices: dict[str, Index] = {}
+            axes = self.declare(indices) if cursor.accept("[") else []
+            cursor.expect("=")
+            given.append(self._argument({**indices, step: Index(over, len(axes))}))
+        body = Block(cursor, set(self.atoms)).program("body")
+        with self.located(start):
+            if len(given) != len(body.inputs):
+                raise Bug(f"loop {name} gives {len(given)} values, its body reads {len(body.inputs)}")
+            pairs = zip(given, body.inputs, strict=True)
+            args = [g.access(n.dtype) if isinstance(g, _Literal) else g for g, n in pairs]
+            self.loops[name] = scan_nodes(over, body, len(given) if states < 0 else states, args)
+        self.results[name] = tuple(output.name for output in body.outputs)
+
+    def _result(self, axes: list[Index], dtype: str, start: Token) -> Node:
+        """`(walk, s)`, after the word."""
+        cursor = self.cursor
+        cursor.expect("(")
+        token = cursor.peek()
+        name = cursor.name("the name of a loop")
+        if name not in self.loops:
+            raise cursor.error(f"there is no loop {name}", token, f"loops above: {_listed(self.loops)}")
+        cursor.expect(",")
+        token = cursor.peek()
+        result = cursor.name("an output of the loop's body")
+        if result not in self.results[name]:
+            raise cursor.error(
+                f"loop {name} has no {result}", token, f"it has: {_listed(self.results[name])}"
+            )
+        cursor.expect(")")
+        node = self.loops[name][self.results[name].index(result)]
+        if (node.dims, node.dtype) != (tuple(i.dim for i in axes), dtype):
+            what = f"{result} of loop {name} is {node.dtype}[{', '.join(map(str, node.dims))}]"
+            raise cursor.error(what, start)
+        return node
 
     def _arguments(self, indices: dict[str, Index], fn: str, dtype: str, count: int | None) -> list[Access]:
         start = self.cursor.peek()

@@ -17,6 +17,9 @@ from cleave.ir.program import Program, sort_nodes
 from cleave.ir.rewrite import Replaced, replace_access, replace_arguments, replace_nodes, rewrite
 
 NARROW = ("f16", "bf16")
+MOST_HALF = 65504.0
+MOST_EXPONENT = {"f32": 60.0, "f64": 600.0}
+"""Largest exponents whose exponentials may be summed by the billion, and divided by, without overflow."""
 
 
 def assign(candidate: Candidate, user: Program) -> Candidate:
@@ -40,7 +43,18 @@ def narrows(condition: Condition, dtype: str) -> bool:
 
     Algebra marks an operand that nothing bounds by the user's own with its magnitude, `|x|`; float16, whose
     largest number is 65504, may not hold it, dtypes with the exponents of float32 always do."""
-    return condition.kind == "range" and condition.bound.startswith("|") and dtype == "f16"
+    if condition.kind != "range" or not condition.bound.startswith("|") or dtype != "f16":
+        return False
+    number = condition.bound.rpartition("<= ")[2]
+    return number == condition.bound or float(number) > MOST_HALF
+
+
+def overflows(condition: Condition, dtype: str) -> bool:
+    """May an exponential whose exponent has this bound overflow in `dtype`, summed? (One without a bound may
+    do so in the user's program as well.)"""
+    if condition.kind != "exponent" or not condition.bound.startswith("<= "):
+        return False
+    return float(condition.bound.removeprefix("<= ")) > MOST_EXPONENT[dtype]
 
 
 def _wide(program: Program) -> str:

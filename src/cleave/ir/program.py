@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from cleave.errors import Bug
 from cleave.ir.dims import Atom, Dim, Extent, atoms_of
-from cleave.ir.ops import Input, Node, Scalar
+from cleave.ir.ops import Input, Node, Scalar, Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class Program:
         for node in (*self.inputs, *self.nodes):
             for dim in (*node.dims, *(i.dim for i in node.bound)):
                 found.update(dict.fromkeys(atoms_of(dim)))
+            if isinstance(node.op, Scan):
+                found.update(dict.fromkeys((*atoms_of(node.op.over), *node.op.body.dims)))
         for atom, value in self.sizes:
             found[atom] = None
             if isinstance(value, Extent):

@@ -31,6 +31,7 @@ from cleave.ir.dims import (
     Union,
     indices_of,
 )
+from cleave.ir.loops import Loop, loop_of
 from cleave.ir.numerics import Array, FloatType, apply, convert, literal, numpy_dtype, reduce
 from cleave.ir.ops import (
     Access,
@@ -43,6 +44,7 @@ from cleave.ir.ops import (
     Position,
     Reduce,
     Scalar,
+    Scan,
     SizeOf,
 )
 from cleave.ir.program import Output, Program, sort_nodes
@@ -97,6 +99,9 @@ def evaluate_fold(
         outer.compute([element.access.node for element in fold.elements])
         scalars = {n.op.name: np.asarray(inputs[n.op.name]) for n in candidate.program.inputs
                    if isinstance(n.op, Scalar)}  # fmt: skip
+        # What does not vary with the piece is there for merge and finish, too.
+        fixed = {n.op.name for n in fold.step.inputs if isinstance(n.op, Input) and not _pieces(fold, n)}
+        scalars |= {name: value for name, value in _elements(fold, outer, 0, 0).items() if name in fixed}
         start = _run_plain(fold.init, scalars, outer.sizes, dtype)
         states: list[dict[str, Array]] = []
         place = 0
@@ -110,6 +115,11 @@ def evaluate_fold(
             states.append(state)
         merged = _merge(fold, states, tree, scalars, outer.sizes, dtype) if states else start
         return _run_plain(fold.finish, {**merged, **scalars}, outer.sizes, dtype)
+
+
+def _pieces(fold: Fold, node: Node) -> bool:
+    """Whether a value that `step` reads varies with the piece."""
+    return any(isinstance(axis.dim, Part) and axis.dim.of == fold.over for axis in node.axes)
 
 
 def _merge(
@@ -250,6 +260,7 @@ class _Meaning:
         self.partitions = partitions
         self.floats: FloatType = floats
         self.values: dict[Node, Array] = {}
+        self.scans: dict[Loop, tuple[Array, ...]] = {}
 
     # ------------------------------------------------------------ sizes
 
@@ -401,6 +412,40 @@ class _Meaning:
                 return _contract(values, space, len(node.axes), self._keep(node, space))
             case Cat(axis, pieces):
                 return self._cat(node, axis, pieces, target)
+            case Scan(result=result):
+                loop = loop_of(node.op)
+                if loop not in self.scans:
+                    self.scans[loop] = self._scan(loop)
+                return self.scans[loop][result]
+
+    def _scan(self, loop: Loop) -> tuple[Array, ...]:
+        """All results of a loop, step by step."""
+        body, steps = loop.body, self.extent(loop.over)
+
+        def given(number: int, step: int) -> Array:
+            node = body.inputs[number]
+            ranges = [(index, 0, self.extent(index.dim)) for index in node.axes]
+            space = _Space([*ranges, (loop.time(number), step, 1)])
+            array = np.broadcast_to(self.read(loop.args[number], space), space.shape)[..., 0]
+            return convert(array, numpy_dtype(node.dtype, self.floats))
+
+        state = [given(number, 0) for number in range(loop.states)]
+        handed: list[list[Array]] = [[] for _ in body.outputs[loop.states :]]
+        for step in range(steps):
+            read = [given(number, step) for number in range(loop.states, len(body.inputs))]
+            found = _run_plain(
+                body, dict(zip(loop.names, [*state, *read], strict=True)), self.sizes, self.floats
+            )
+            results = [found[output.name] for output in body.outputs]
+            state = results[: loop.states]
+            for column, value in zip(handed, results[loop.states :], strict=True):
+                column.append(value)
+        for column, output in zip(handed, body.outputs[loop.states :], strict=True):
+            if not column:
+                shape = tuple(map(self.extent, output.node.dims))
+                column.append(np.zeros((0, *shape), numpy_dtype(output.node.dtype, self.floats)))
+        stacked = [np.stack(c) if steps else c[0] for c in handed]
+        return (*state, *stacked)
 
     def _cat(self, node: Node, axis: int, pieces: Sequence[Access], target: np.dtype[Any]) -> Array:
         dim = node.axes[axis].dim
@@ -447,13 +492,13 @@ class _Meaning:
 
 
 def _joined(value: Term, index: Index) -> list[Term]:
-    """The parts with which a term joins an index."""
+    """The parts with which a term joins an index, innermost first."""
     found: list[Term] = []
     for leaf, _ in value.leaves:
         match leaf:
             case Join(part, within):
-                found += [part] if index in indices_of(within) else []
                 found += [*_joined(part, index), *_joined(within, index)]
+                found += [part] if index in indices_of(within) else []
             case Inject(_, inner):
                 found += _joined(inner, index)
             case _:

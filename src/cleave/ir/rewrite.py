@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from cleave.ir.dims import Gather, Inject, Join, Leaf, Term, term, var
-from cleave.ir.ops import Access, Cat, Contract, Map, Node, Position, Reduce, make_node
+from cleave.ir.ops import Access, Cat, Contract, Map, Node, Position, Reduce, Scan, make_node
 from cleave.ir.program import Output, Program, sort_nodes
 
 Replaced = Mapping[Node, Access]
@@ -56,6 +56,10 @@ def replace_arguments(node: Node, replaced: Replaced, dtype: str | None = None) 
             op = Contract(bound, tuple(replace_access(a, replaced) for a in args))
         case Cat(axis, pieces):
             op = Cat(axis, tuple(replace_access(a, replaced) for a in pieces))
+        case Scan(over, body, states, args, result):
+            # A body's dtypes are its own: what it reads is converted on the way in.
+            dtype = None
+            op = Scan(over, body, states, tuple(replace_access(a, replaced) for a in args), result)
         case _:
             pass
     return make_node(op, node.axes, dtype or node.dtype)

@@ -26,6 +26,7 @@ from cleave.ir.lexis import (
     string_text,
     term_text,
 )
+from cleave.ir.loops import Loop, loop_of, loops_in
 from cleave.ir.ops import (
     Access,
     Cat,
@@ -37,6 +38,7 @@ from cleave.ir.ops import (
     Position,
     Reduce,
     Scalar,
+    Scan,
     SizeOf,
 )
 from cleave.ir.parse import literal_dtype, parse_program
@@ -68,6 +70,7 @@ class _Names:
     inline: frozenset[Node]
     taken: set[str] = field(default_factory=set[str])
     texts: dict[Node, str] = field(default_factory=dict[Node, str])
+    loops: dict[Loop, str] = field(default_factory=dict["Loop", str])
 
     def indices(self, node: Node) -> dict[Index, str]:
         """Names for the axes and bound indices of a node."""
@@ -93,6 +96,7 @@ def _names_of(program: Program, extra: Sequence[Node] = ()) -> _Names:
     names.texts = {node: quote(name) for node, name in names.nodes.items()}
     atoms = (*program.dims, *(a for n in order for a in _atoms_in(n)))
     names.taken = {*names.nodes.values(), *(a.name for a in atoms)}
+    names.loops = {loop: f"loop{n}" for n, loop in enumerate(loops_in(order), 1)}
     return names
 
 
@@ -144,6 +148,8 @@ def _stem(node: Node) -> str:
             return "at"
         case Cat():
             return "joined"
+        case Scan(body=body, result=result):
+            return body.outputs[result].name if is_word(body.outputs[result].name) else "state"
         case _:
             return "value"
 
@@ -168,6 +174,8 @@ def _atoms_in(node: Node) -> list[Atom]:
             dim = node.axes[axis].dim
             assert isinstance(dim, Union)
             found += [a for part in dim.parts for a in atoms_of(part)]
+        case Scan(over, body):
+            found += [*atoms_of(over), *body.dims]
         case _:
             pass
     return found + [a for access in node.args for a in _atoms_in_terms(access.terms)]
@@ -208,12 +216,44 @@ def _declared(program: Program) -> dict[Atom, None]:
 def _program_lines(program: Program, word: str, outer: frozenset[Atom]) -> list[str]:
     names = _names_of(program)
     header = _header(program, word, _where(program, outer))
-    body = [
-        _statement(node, names)
-        for node in program.nodes
-        if not isinstance(node.op, Input | Scalar) and node not in names.inline
-    ]
+    body = _body_lines(program, names, outer)
     return [*header, *_indent([*body, *_returns(program, names)]), "}"]
+
+
+def _body_lines(program: Program, names: _Names, outer: frozenset[Atom]) -> list[str]:
+    """A line for each node, and before the first result of a loop the loop."""
+    lines: list[str] = []
+    written: set[Loop] = set()
+    for node in program.nodes:
+        if isinstance(node.op, Input | Scalar) or node in names.inline:
+            continue
+        if isinstance(node.op, Scan) and (loop := loop_of(node.op)) not in written:
+            written.add(loop)
+            lines += _loop_lines(loop, names, outer | frozenset([*_declared(program), *program.dims]))
+        lines.append(_statement(node, names))
+    return lines
+
+
+def _loop_lines(loop: Loop, names: _Names, outer: frozenset[Atom]) -> list[str]:
+    """A loop: what its body's inputs are, states first, and the body."""
+    (step,) = index_names([loop.over], names.taken)
+    texts: list[str] = []
+    for number, (node, access) in enumerate(zip(loop.body.inputs, loop.args, strict=True)):
+        called = dict(zip(node.axes, index_names(node.dims, names.taken | {step}), strict=True))
+        axes = f"[{_declare(called, called)}]" if called else ""
+        read = _argument(access, names, {**called, loop.time(number): step}, node.dtype)
+        texts.append(f"{quote(_input_name(node))}{axes} = {read}")
+    parts = [", ".join(texts[: loop.states]), ", ".join(texts[loop.states :])]
+    start = f"scan {names.loops[loop]}[{step}: {dim_text(loop.over)}]("
+    lines = [f"{start}{'; '.join(parts).rstrip()})"]
+    if len(lines[0]) > _WIDTH - 2:
+        held = [f"{text}," for text in texts]
+        if loop.states:
+            held[loop.states - 1] = f"{held[loop.states - 1][:-1]};"
+        else:
+            held.insert(0, ";")
+        lines = [start, *_indent(held), ")"]
+    return [*lines, *_program_lines(loop.body, "body", outer)]
 
 
 def _header(program: Program, word: str, where: str) -> list[str]:
@@ -295,6 +335,8 @@ def _operation(node: Node, names: _Names, called: dict[Index, str]) -> str:
             return f"contract[{_declare(bound, called)}]({inner})"
         case Cat(axis, pieces):
             return _cat(node, axis, pieces, names, called)
+        case Scan(body=body, result=result):
+            return f"scan({names.loops[loop_of(node.op)]}, {quote(body.outputs[result].name)})"
         case Input() | Scalar():
             raise Bug(f"input {_input_name(node)} among the statements")
 

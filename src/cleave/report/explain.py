@@ -5,7 +5,8 @@ Everything shown is read off the `Plan`: nothing is computed again, so what is p
 
 from __future__ import annotations
 
-from cleave.ir.candidate import Candidate
+from cleave.algebra.verdict import verdict
+from cleave.ir.candidate import Candidate, Step
 from cleave.ir.text import print_candidate, print_program
 from cleave.knobs import knobs
 from cleave.pipeline import Plan, emit
@@ -14,11 +15,14 @@ from cleave.report.found import (
     at,
     candidates_text,
     conditions_text,
+    costs_of,
     counts_text,
     derivation_text,
+    dropped_text,
     folds_text,
     left_out,
     proof_of,
+    verdict_text,
 )
 from cleave.report.schedule import (
     amount,
@@ -41,8 +45,13 @@ def explain(plan: Plan, *, source: str = "chosen") -> str:
     parts = [
         summary(plan),
         section("Program", print_program(plan.program)),
+        *([section("Recipe", plan.recipe.text())] if plan.recipe or plan.recipe.notes else []),
         section("Candidates", candidates_text(plan.found)),
         section(f"Derivation of the chosen candidate: {chosen.candidate.form}", chosen_text(plan, chosen)),
+        *(
+            section(f"Derivation of the next best: {candidate.form}", other_text(plan, candidate))
+            for candidate in next_best(plan)
+        ),
     ]
     for number, variant in enumerate(plan.variants, 1):
         title = f"Schedule: variant {number} of {len(plan.variants)}, from '{variant.candidate.form}'"
@@ -81,7 +90,34 @@ def chosen_text(plan: Plan, chosen: Ranked) -> str:
             derivation_text(candidate),
             f"\nProof: {proof_of(candidate)}",
             f"\nFolds (how each dim is reduced piece by piece)\n{folds_text(candidate)}",
+            f"\nNumerical verdict\n{verdict_text(plan.program, candidate)}",
             f"\nNumeric conditions\n{conditions_text(candidate)}",
+            f"\nCost before and after\n{before_after(plan, candidate)}",
+        ]
+    )
+
+
+MOST_DERIVATIONS = 3
+"""Candidates whose derivations are printed, the chosen one among them."""
+
+
+def next_best(plan: Plan) -> list[Candidate]:
+    """The best candidates beside the chosen one, by the cost model at the first representative; those that no
+    tile program among the best ones comes from go last, in the order in which they were found."""
+    chosen = plan.variants[0].candidate
+    ranked = [r.candidate for ranking in plan.ranked for r in ranking]
+    forms = dict.fromkeys(c.form for c in (*ranked, *plan.candidates) if c.form != chosen.form)
+    by_form = {c.form: c for c in plan.candidates}
+    return [by_form[form] for form in list(forms)[: MOST_DERIVATIONS - 1]]
+
+
+def other_text(plan: Plan, candidate: Candidate) -> str:
+    """A candidate's derivation, proof and verdict, and its cost before and after."""
+    return "\n".join(
+        [
+            derivation_text(candidate),
+            f"\nProof: {proof_of(candidate)}",
+            f"\nNumerical verdict\n{verdict_text(plan.program, candidate)}",
             f"\nCost before and after\n{before_after(plan, candidate)}",
         ]
     )
@@ -93,7 +129,7 @@ def before_after(plan: Plan, candidate: Candidate) -> str:
     lines = [f"at {dynamic_text(plan, point)}"]
     first = plan.found.candidates[0]
     for title, one in {"as written": first, candidate.form: candidate}.items():
-        values = [(name, at(text, point)) for name, text in one.cost]
+        values = [(name, at(text, point)) for name, text in costs_of(one)]
         texts = [f"{COSTS.get(name, name)} {value:,}" for name, value in values if value is not None]
         lines.append(f"  {title}: {', '.join(texts)}")
     return "\n".join(lines)
@@ -101,7 +137,7 @@ def before_after(plan: Plan, candidate: Candidate) -> str:
 
 def rejected(plan: Plan) -> str:
     """What the search dropped and why, what the settings leave out, and the tile programs that rank below."""
-    lines = [counts_text(plan.found)]
+    lines = [counts_text(plan.found), *([text] if (text := dropped_text(plan.found)) else [])]
     kept = {c.form for c in plan.candidates}
     settings = knobs()
     for candidate in plan.found.candidates:
@@ -115,7 +151,17 @@ def as_data(plan: Plan) -> dict[str, object]:
     return {
         "program": print_program(plan.program),
         "target": plan.target,
+        "recipe": plan.recipe.text() if plan.recipe or plan.recipe.notes else None,
         "counts": dict(plan.found.counts),
+        "dropped": [
+            {
+                "form": d.form,
+                "reason": d.reason,
+                "proof": list(d.proof),
+                "derivation": [_step_data(s) for s in d.derivation],
+            }
+            for d in plan.found.dropped
+        ],
         "candidates": [_candidate_data(plan, c) for c in plan.found.candidates],
         "variants": [_variant_data(plan, v) for v in plan.variants],
         "considered": [
@@ -132,24 +178,27 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _candidate_data(plan: Plan, candidate: Candidate) -> dict[str, object]:
+    told = verdict(plan.program, candidate)
     return {
         "form": candidate.form,
         "used": candidate.form in {c.form for c in plan.candidates},
         "stable": candidate.stable,
         "reassociated": candidate.reassociated,
         "splits": [str(d) for d in candidate.splits],
-        "cost": dict(candidate.cost),
+        "cost": {**dict(candidate.cost), **dict(costs_of(candidate))},
+        "verdict": {"level": told.level, "why": told.why, "bounds": list(told.bounds)},
         "proof": proof_of(candidate),
-        "derivation": [
-            {"law": s.law, "place": s.place, "before": s.before, "after": s.after}
-            for s in candidate.derivation
-        ],
+        "derivation": [_step_data(s) for s in candidate.derivation],
         "conditions": [
             {"kind": c.kind, "subject": c.subject, "bound": c.bound, "holds": c.holds, "why": c.why}
             for c in candidate.conditions
         ],
         "text": print_candidate(candidate),
     }
+
+
+def _step_data(step: Step) -> dict[str, str]:
+    return {"law": step.law, "place": step.place, "before": step.before, "after": step.after}
 
 
 def _variant_data(plan: Plan, variant: Ranked) -> dict[str, object]:

@@ -10,9 +10,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from cleave.algebra.cost import bytes_of
 from cleave.algebra.laws import LAWS
 from cleave.algebra.search import Found
 from cleave.algebra.stability import spell
+from cleave.algebra.verdict import verdict
 from cleave.ir.candidate import Candidate, Step
 from cleave.ir.dims import Dim
 from cleave.ir.ops import Contract, Map, Node
@@ -20,6 +22,7 @@ from cleave.ir.program import Program
 from cleave.ir.text import parse_program, print_program
 from cleave.knobs import Knobs
 from cleave.report.formulas import element_texts, finish_formulas, step_formulas
+from cleave.schedule.machine import width
 
 ASKED = {
     "exponent": {"exp": (0,)},
@@ -28,7 +31,13 @@ ASKED = {
 """Which arguments of which operations a kind of condition is about; a range is about those of products."""
 
 
-COSTS = {"operations": "operations", "bytes": "elements in, out and reduced", "depth": "reductions in a row"}
+COSTS = {
+    "operations": "operations",
+    "bytes": "bytes in, out and between",
+    "elements": "elements in, out and between",
+    "intermediates": "elements between reductions",
+    "depth": "reductions in a row",
+}
 """What the entries of a symbolic cost count."""
 
 
@@ -43,19 +52,30 @@ def names_of(candidate: Candidate) -> Mapping[Node, str]:
     return named(candidate.program).names
 
 
+def costs_of(candidate: Candidate) -> tuple[tuple[str, str], ...]:
+    """The symbolic cost of a candidate, by name, with bytes for elements."""
+    moved = str(bytes_of(candidate.program, width))
+    return tuple(("bytes", moved) if name == "elements" else (name, text) for name, text in candidate.cost)
+
+
 def candidates_text(found: Found) -> str:
-    """One entry a candidate: form, marks, and what changes in cost against the user's program."""
+    """One entry a candidate: form, marks, the numerical verdict, and what changes in cost against the user's
+    program."""
     lines: list[str] = []
-    first = dict(found.candidates[0].cost)
+    user = found.candidates[0].program
+    first = dict(costs_of(found.candidates[0]))
     seen: dict[tuple[tuple[str, str], ...], int] = {}
     for number, candidate in enumerate(found.candidates, 1):
         note = f" ({', '.join(marks)})" if (marks := marks_of(candidate)) else ""
         lines.append(f"{number:2}. {candidate.form}{note}")
-        before = seen.setdefault(candidate.cost, number)
+        told = verdict(user, candidate)
+        lines.append(f"      {told.level}: {told.why}")
+        costs = costs_of(candidate)
+        before = seen.setdefault(costs, number)
         if before != number:
             lines.append(f"      cost as in {before}")
             continue
-        changed = [(n, text) for n, text in candidate.cost if number == 1 or text != first.get(n)]
+        changed = [(n, text) for n, text in costs if number == 1 or text != first.get(n)]
         lines += [f"      {COSTS.get(name, name)}: {text}" for name, text in changed]
     return "\n".join([*lines, counts_text(found)])
 
@@ -64,6 +84,15 @@ def counts_text(found: Found) -> str:
     """How many programs the search built and kept, and why it dropped the others."""
     counts = ", ".join(f"{name} {count}" for name, count in found.counts.items())
     return f"search: {counts}"
+
+
+def dropped_text(found: Found) -> str:
+    """The programs that were built and not kept, each with why, and the proof of that."""
+    lines: list[str] = []
+    for dropped in found.dropped:
+        lines.append(f"program '{dropped.form}' dropped: {dropped.reason}")
+        lines += [f"      {line}" for line in dropped.proof]
+    return "\n".join(lines)
 
 
 def marks_of(candidate: Candidate) -> list[str]:
@@ -78,7 +107,7 @@ def marks_of(candidate: Candidate) -> list[str]:
 def left_out(candidate: Candidate, settings: Knobs) -> str:
     """Why the settings keep a candidate from being scheduled."""
     if settings.numerics == "strict":
-        return "numerics is strict, so only the program as written is used"
+        return "numerics is strict, so only the order in which the terms of a sum are added may change"
     if candidate.reassociated and not settings.reassociate:
         return "it changes the operation count class, which CLEAVE_REASSOCIATE=1 allows"
     failed = next((c for c in candidate.conditions if not c.holds), None)
@@ -140,6 +169,11 @@ def wrapped(text: str, first: str, *, most: int, width: int = 110) -> list[str]:
     later = " " * (len(first) + 2)
     lines = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_long_words=False)
     return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} ..."]
+
+
+def verdict_text(user: Program, candidate: Candidate) -> str:
+    """Under which setting of numerics a candidate may be used, and why."""
+    return str(verdict(user, candidate))
 
 
 def conditions_text(candidate: Candidate) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jinja2
 
 from cleave.ir.text import print_candidate, print_program
@@ -14,6 +16,7 @@ from cleave.report.found import (
     folds_text,
     marks_of,
     proof_of,
+    verdict_text,
 )
 from cleave.report.schedule import maps_text, variant_text
 from cleave.schedule.text import print_tiles
@@ -63,16 +66,27 @@ Part = dict[str, object]
 
 def page(plan: Plan) -> str:
     """The page's text."""
-    groups = [
-        {"title": "Program", "parts": [part("As captured", print_program(plan.program), opened=True)]},
-        {"title": "What was found", "parts": _candidates(plan)},
-        {"title": "What was chosen", "parts": _variants(plan)},
-        {
-            "title": "What was considered and rejected",
-            "parts": [part("Ranking", rejected(plan), opened=True)],
-        },
+    return TEMPLATE.render(name=plan.program.name, target=plan.target, groups=_groups(plan))
+
+
+def render(name: str, target: str, groups: Sequence[Part], plans: Sequence[Plan]) -> str:
+    """The page of a function of several programs: `groups` first, then each program's own."""
+    own = [g for plan in plans for g in _groups(plan, f"{plan.program.name}: ")]
+    return TEMPLATE.render(name=name, target=target, groups=[*groups, *own])
+
+
+def group(title: str, name: str, text: str) -> Part:
+    """A group of one open part."""
+    return {"title": title, "parts": [part(name, text, opened=True)]}
+
+
+def _groups(plan: Plan, prefix: str = "") -> list[Part]:
+    return [
+        group(f"{prefix}Program", "As captured", print_program(plan.program)),
+        {"title": f"{prefix}What was found", "parts": _candidates(plan)},
+        {"title": f"{prefix}What was chosen", "parts": _variants(plan)},
+        group(f"{prefix}What was considered and rejected", "Ranking", rejected(plan)),
     ]
-    return TEMPLATE.render(name=plan.program.name, target=plan.target, groups=groups)
 
 
 def part(
@@ -95,6 +109,7 @@ def _candidates(plan: Plan) -> list[Part]:
         inner = [
             part("Derivation", derivation_text(candidate), opened=True),
             part("Folds", folds_text(candidate), opened=True),
+            part("Numerical verdict", verdict_text(plan.program, candidate), opened=True),
             part("Numeric conditions", conditions_text(candidate), opened=mine),
             part("Cost before and after", before_after(plan, candidate)),
             part("Program", print_program(candidate.program)),

@@ -24,11 +24,12 @@ STALE_SECONDS = 3600.0
 """After this long a temporary file belongs to nobody."""
 
 
-def key_of(parts: Mapping[str, str]) -> str:
+def key_of(parts: Mapping[str, str], *, sources: tuple[str, ...] = ()) -> str:
     """The key of an entry: a digest of everything that its content depends on, by name. Cleave's own source
-    and the versions of torch and triton are always part of it."""
-    complete = {**parts, "cleave": own_digest(), **library_versions()}
-    text = json.dumps(complete, sort_keys=True)
+    and the versions of torch and triton are always part of it, beside the parts whatever those are called;
+    with `sources`, only the source of these packages of Cleave."""
+    always = {"cleave": own_digest(*sources), **(library_versions() if not sources else {})}
+    text = json.dumps([dict(parts), always], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
@@ -53,14 +54,34 @@ def fetch(key: str, suffix: str, make: Callable[[Path], None]) -> Path:
 
 
 @functools.cache
-def own_digest() -> str:
-    """A digest of Cleave's own source files."""
+def own_digest(*packages: str) -> str:
+    """A digest of Cleave's own source files, or of those of some of its packages. It is kept in the cache
+    under the files' names, sizes and times of change, so that a process need not read them all."""
     root = Path(__file__).parents[1]
-    total = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".h")):
-        total.update(str(path.relative_to(root)).encode())
-        total.update(path.read_bytes())
-    return total.hexdigest()
+    folders = [root / package for package in packages] or [root]
+    paths = [p for folder in folders for p in _sources(folder)]
+    seen = [(str(path), status.st_size, status.st_mtime_ns) for path, status in paths]
+    stamp = hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:40]
+
+    def make(target: Path) -> None:
+        total = hashlib.sha256()
+        for path, _ in paths:
+            total.update(str(path.relative_to(root)).encode())
+            total.update(path.read_bytes())
+        target.write_text(total.hexdigest())
+
+    return fetch(stamp, ".source", make).read_text()
+
+
+def _sources(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """All source files below a folder, sorted by path, with their status."""
+    found: list[tuple[Path, os.stat_result]] = []
+    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
+        if entry.is_dir(follow_symlinks=False):
+            found += _sources(Path(entry.path))
+        elif entry.name.endswith((".py", ".h")):
+            found.append((Path(entry.path), entry.stat()))
+    return found
 
 
 @functools.cache

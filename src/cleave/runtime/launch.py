@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from cleave.codegen import cpp
 from cleave.codegen.source import Argument, Entry
-from cleave.errors import Bug, CleaveError, Invalid
+from cleave.errors import Bug, Invalid
 from cleave.ir.dims import Dim, Parts, size_of
 from cleave.runtime.build import Function, build
-from cleave.schedule.machine import CPU
+from cleave.runtime.caller import Call, caller_maker
+from cleave.runtime.machines import machine_of
 from cleave.schedule.select import choose_parts
 from cleave.schedule.shapes import infer_sizes, parts_of
 from cleave.schedule.tiles import Tensor, TileProgram
@@ -40,15 +42,11 @@ Choose = Callable[[TileProgram, Mapping[Dim, int]], Mapping[Dim, int]]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A tensor to allocate, dense."""
+    """A tensor to allocate, dense (`empty_strided` costs half of what `empty` does)."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
-
-    def empty(self) -> torch.Tensor:
-        """Fresh memory; `empty_strided` costs half of what `empty` does."""
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,7 @@ class Bound:
     workspaces: tuple[Shape, ...]
     steps: tuple[Step, ...]
     negated: bool
+    call: Call
 
 
 class Launcher:
@@ -89,11 +88,24 @@ class Launcher:
         self._bound: dict[tuple[object, ...], Bound] = {}
         self._tensors = (*tiles.inputs, *tiles.outputs, *tiles.workspaces)
         self._places = {tensor.name: place for place, tensor in enumerate(self._tensors)}
-        self._floats = tuple(t.role == "scalar" for t in tiles.inputs)
+        self._maker: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Call] | None = None
 
     def __call__(self, *args: Value) -> tuple[torch.Tensor, ...]:
         """Run the program; returns its outputs. `Invalid` names the argument that does not fit, with the
         expected and the actual value."""
+        bound = self._bound_for(args)
+        if bound.negated:  # views that are negated when they are read, of which memory knows nothing
+            args = tuple([a.resolve_neg() if isinstance(a, torch.Tensor) else a for a in args])
+            return self(*args)
+        return bound.call(*args)
+
+    def prepared(self, *args: Value) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+        """What repeats a call with arguments of these shapes, strides, dtypes, devices and alignments without
+        looking at them again; none where that takes more than running kernels."""
+        bound = self._bound_for(args)
+        return None if bound.negated else bound.call
+
+    def _bound_for(self, args: Sequence[Value]) -> Bound:
         signature = tuple(
             [
                 (a.shape, a.stride(), a.dtype, a.device, a.is_neg())
@@ -108,21 +120,7 @@ class Launcher:
             if len(self._bound) >= KEPT_SIGNATURES:
                 self._bound.clear()
             self._bound[signature] = bound
-        if bound.negated:  # views that are negated when they are read, of which memory knows nothing
-            args = tuple([a.resolve_neg() if isinstance(a, torch.Tensor) else a for a in args])
-            return self(*args)
-        outputs = tuple([o.empty() for o in bound.outputs])
-        workspaces = [w.empty() for w in bound.workspaces]
-        values = [v.data_ptr() if isinstance(v, torch.Tensor) else v for v in (*args, *outputs, *workspaces)]
-        threads = torch.get_num_threads()
-        for step in bound.steps:
-            arguments: list[float] = list(step.arguments)
-            for place, value in step.holes:
-                arguments[place] = values[value]
-            arguments[-1] = threads
-            if step.function(*arguments):
-                raise CleaveError(f"program {self.tiles.name}: no memory for the scratch of its kernels")
-        return outputs
+        return bound
 
     def sizes_of(self, *args: Value) -> dict[Dim, int]:
         """The sizes of all atoms for a call with these arguments; `Invalid` if they do not fit."""
@@ -186,12 +184,26 @@ class Launcher:
         outputs = tuple(_shape(t, sizes) for t in self.tiles.outputs)
         workspaces = tuple(_shape(t, sizes) for t in self.tiles.workspaces)
         negated = any(a.is_neg() for a in args if isinstance(a, torch.Tensor))
-        return Bound(sizes, outputs, workspaces, steps, negated)
+        functions = [step.function for step in steps]
+        fresh = [(o.shape, o.strides, o.dtype) for o in (*outputs, *workspaces)]
+        call = self._calling(steps)(functions, fresh, [step.arguments for step in steps])
+        return Bound(sizes, outputs, workspaces, steps, negated, call)
+
+    def _calling(
+        self, steps: Sequence[Step]
+    ) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Call]:
+        """Makes calls; the same for all signatures."""
+        if self._maker is None:
+            tensors = [t.role != "scalar" for t in self._tensors]
+            kernels = [(len(step.arguments), step.holes) for step in steps]
+            count = len(self.tiles.inputs), len(self.tiles.outputs)
+            self._maker = caller_maker(self.tiles.name, tensors, *count, kernels)
+        return self._maker
 
     def _parts(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
         if self.choose is not None:
             return self.choose(self.tiles, sizes)
-        return choose_parts(self.tiles, sizes, CPU)
+        return choose_parts(self.tiles, sizes, machine_of("cpu"))
 
     def _step(
         self,

@@ -29,12 +29,17 @@ from cleave.codegen.triton_tiles import firsts_of
 from cleave.errors import BuildError, Infeasible, Invalid, Unsupported
 from cleave.ir.dims import Dim, Parts, size_of
 from cleave.runtime import cache
+from cleave.runtime.descriptors import ALIGNMENT, Described, allowed, axes_of
 from cleave.runtime.launch import DTYPES, KEPT_SIGNATURES, Choose, Launcher, Value
+from cleave.runtime.machines import machine_of
+from cleave.schedule.select import choose_parts
 from cleave.schedule.shapes import parts_of
 from cleave.schedule.tiles import Loop, PartBound, Statement, Tensor, TileProgram
 
 WIDE = emitter.NARROW_LIMIT
 """From this size on positions are 64 bits wide."""
+FAR = 1 << 31
+"""From this many elements between a tensor's first and last on, offsets are 64 bits wide."""
 MOST_BLOCKS = (1 << 31) - 1
 SHARED_LIMITS = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that a block may have, by capability."""
@@ -65,12 +70,15 @@ def _write(path: Path, text: str) -> None:
 @dataclass(slots=True)
 class _Launch:
     """One kernel in one kind of call: its arguments with holes, which tensor or number (by its place among
-    inputs, outputs and workspaces) fills which hole, and how it is started once Triton has compiled it."""
+    inputs, outputs and workspaces) fills which hole, as it is or `described`, and how it is started once
+    Triton has compiled it."""
 
     entry: Entry
+    function: Any
     blocks: int
     template: list[Any]
     holes: list[tuple[int, int]]
+    described: list[tuple[int, int, Described]]
     start: Callable[..., Any] | None = None
 
 
@@ -79,8 +87,8 @@ class _Call:
     """A kind of call: shapes, strides and alignment are given."""
 
     device: torch.device
-    outputs: list[tuple[tuple[int, ...], torch.dtype]]
-    workspaces: list[tuple[tuple[int, ...], torch.dtype]]
+    outputs: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
+    workspaces: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
     launches: list[_Launch]
 
 
@@ -106,8 +114,15 @@ class TritonLauncher(Launcher):
         self.tiles, self.choose = tiles, choose
         self.interpreted = target == "interpret"
         self.target = "cpu" if self.interpreted else "cuda"
-        self.source = emitter.emit(tiles, precision=precision)
+        overlapped = (
+            not self.interpreted
+            and torch.cuda.is_available()
+            and starts_early(torch.cuda.get_device_capability())
+        )
+        self.emit = functools.partial(emitter.emit, precision=precision, overlapped=overlapped)
+        self.source = self.emit(tiles, described=True)
         self.module = load_module(self.source)
+        self.plain: tuple[Source, ModuleType] | None = None
         if self.interpreted != is_interpreted(self.module, self.source):
             raise Invalid(
                 f"triton was imported {'without' if self.interpreted else 'with'} TRITON_INTERPRET=1",
@@ -134,6 +149,20 @@ class TritonLauncher(Launcher):
         return reports
 
     def __call__(self, *args: Value) -> tuple[torch.Tensor, ...]:
+        if any(isinstance(a, torch.Tensor) and a.is_neg() for a in args):
+            # Views that are negated when they are read, of which memory knows nothing.
+            args = tuple([a.resolve_neg() if isinstance(a, torch.Tensor) else a for a in args])
+        return self._go(self._call_for(args), args)
+
+    def prepared(self, *args: Value) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+        """What repeats a call with arguments of these shapes, strides, dtypes, devices and alignments without
+        looking at them again; none where that takes more than running kernels."""
+        if any(isinstance(a, torch.Tensor) and a.is_neg() for a in args):
+            return None
+        call, go = self._call_for(args), self._go
+        return lambda *values: go(call, values)
+
+    def _call_for(self, args: Sequence[Value]) -> _Call:
         key = tuple(
             [
                 (a.shape, a.stride(), a.data_ptr() % 16, a.dtype, a.device)
@@ -148,11 +177,13 @@ class TritonLauncher(Launcher):
             if len(self._calls) >= KEPT_SIGNATURES:
                 self._calls.clear()
             self._calls[key] = call
-        device = call.device
-        outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in call.outputs]
-        workspaces = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in call.workspaces]
-        values = (*args, *outputs, *workspaces)
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
+        return call
+
+    def _go(self, call: _Call, args: Sequence[Value]) -> tuple[torch.Tensor, ...]:
+        device, empty = call.device, torch.empty_strided
+        outputs = [empty(n, s, dtype=d, device=device) for n, s, d in call.outputs]
+        values = (*args, *outputs, *[empty(n, s, dtype=d, device=device) for n, s, d in call.workspaces])
+        if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
             with torch.cuda.device(device):
                 self._run(call, values)
         else:
@@ -160,18 +191,25 @@ class TritonLauncher(Launcher):
         return tuple(outputs)
 
     def _run(self, call: _Call, values: Sequence[Value]) -> None:
+        # Triton asks the driver about each tensor's memory; of an address it does not.
+        given = values
+        if not self.interpreted:
+            given = [v.data_ptr() if isinstance(v, torch.Tensor) else v for v in values]
         for launch in call.launches:
-            arguments: list[Any] = list(launch.template)
+            start = launch.start
+            arguments: list[Any] = launch.template.copy()
             for place, value in launch.holes:
-                arguments[place] = values[value]
-            if launch.start is None:
-                launch.start = self._first(launch, arguments)
+                arguments[place] = values[value] if start is None else given[value]
+            for place, value, form in launch.described:
+                arguments[place] = form.of(values[value])
+            if start is None:
+                launch.start = self._first(launch, arguments, call.device)
             else:
-                launch.start(*arguments)
+                start(*arguments)
 
-    def _first(self, launch: _Launch, arguments: Sequence[Any]) -> Callable[..., Any]:
+    def _first(self, launch: _Launch, arguments: Sequence[Any], device: torch.device) -> Callable[..., Any]:
         """Run a launch through Triton, which compiles if it must; returns how to repeat it cheaply."""
-        function = getattr(self.module, launch.entry.function)
+        function = launch.function
         if self.interpreted:
             start = function[(launch.blocks,)]
             start(*arguments)
@@ -182,7 +220,7 @@ class TritonLauncher(Launcher):
             compiled = function[(launch.blocks,)](*arguments, **options_of(launch.entry))
         except OutOfResources as error:
             raise Infeasible(f"kernel {launch.entry.kernel} of {self.tiles.name}: {error}") from error
-        return compiled[(launch.blocks, 1, 1)]
+        return starter(compiled, launch.blocks, device.index or 0)
 
     # ------------------------------------------------------------ once per signature
 
@@ -198,10 +236,15 @@ class TritonLauncher(Launcher):
         shapes = {t.name: shape_of(t, sizes) for t in made}
         strides = {name: dense(shape) for name, shape in shapes.items()}
         pairs = zip(tiles.inputs, args, strict=True)
-        strides |= {t.name: tuple(a.stride()) for t, a in pairs if isinstance(a, torch.Tensor)}
-        wide = self._wide(sizes, lengths)
+        given = {t.name: a for t, a in pairs if isinstance(a, torch.Tensor)}
+        strides |= {name: tuple(a.stride()) for name, a in given.items()}
+        far = [reach(a.shape, a.stride()) for a in given.values()]
+        far += [prod(shape) for shape in shapes.values()]
+        wide = self._wide(sizes, lengths) or max(far, default=0) >= FAR
+        offsets = {name: a.data_ptr() % ALIGNMENT for name, a in given.items()}
+        source, module = self._sourced(sizes, strides, offsets, wide)
         launches: list[_Launch] = []
-        for entry, kernel in zip(self.source.entries, tiles.kernels, strict=True):
+        for entry, kernel in zip(source.entries, tiles.kernels, strict=True):
             kept = firsts_of(kernel)
             blocks = prod(
                 max(-(-size_of(axis.index.dim, sizes) // axis.tile), int(axis.index in kept))
@@ -213,11 +256,33 @@ class TritonLauncher(Launcher):
                     where=f"program {tiles.name}",
                 )
             if blocks:
-                launches.append(self._launch(entry, blocks, sizes, lengths, strides, wide))
-        outputs = [(shapes[t.name], DTYPES[t.dtype]) for t in tiles.outputs]
-        workspaces = [(shapes[t.name], DTYPES[t.dtype]) for t in tiles.workspaces]
+                function = getattr(module, entry.function)
+                launches.append(self._launch(entry, function, blocks, sizes, lengths, strides, wide))
+        outputs = [(shapes[t.name], strides[t.name], DTYPES[t.dtype]) for t in tiles.outputs]
+        workspaces = [(shapes[t.name], strides[t.name], DTYPES[t.dtype]) for t in tiles.workspaces]
         device = devices[0] if devices else torch.empty(0, device=self.target).device
         return _Call(device, outputs, workspaces, launches)
+
+    def _sourced(
+        self,
+        sizes: Mapping[Dim, int],
+        strides: Mapping[str, Sequence[int]],
+        offsets: Mapping[str, int],
+        wide: bool,
+    ) -> tuple[Source, ModuleType]:
+        """The source that loads through descriptors if the tensors allow it, else the one that does not."""
+        tensors = {t.name: t for t in (*self.tiles.inputs, *self.tiles.outputs, *self.tiles.workspaces)}
+        asked = [a for entry in self.source.entries for a in entry.arguments if a.kind == "descriptor"]
+        for argument in asked:
+            axes = axes_of(tensors[argument.tensor], strides[argument.tensor], sizes)
+            if wide or not allowed(argument, *axes, offsets.get(argument.tensor, 0)):
+                break
+        else:
+            return self.source, self.module
+        if self.plain is None:
+            source = self.emit(self.tiles)
+            self.plain = source, load_module(source)
+        return self.plain
 
     def _wide(self, sizes: Mapping[Dim, int], lengths: Mapping[Dim, int]) -> bool:
         """Whether a position may pass what indices of 32 bits are trusted with."""
@@ -241,14 +306,12 @@ class TritonLauncher(Launcher):
     def _parts(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
         if self.choose is not None:
             return self.choose(self.tiles, sizes)
-        from cleave.schedule.machine import H200
-        from cleave.schedule.select import choose_parts
-
-        return choose_parts(self.tiles, sizes, H200)
+        return choose_parts(self.tiles, sizes, machine_of("interpret" if self.interpreted else "cuda"))
 
     def _launch(
         self,
         entry: Entry,
+        function: Any,
         blocks: int,
         sizes: Mapping[Dim, int],
         lengths: Mapping[Dim, int],
@@ -259,21 +322,52 @@ class TritonLauncher(Launcher):
         places = {tensor.name: place for place, tensor in enumerate(tensors)}
         template: list[Any] = []
         holes: list[tuple[int, int]] = []
+        described: list[tuple[int, int, Described]] = []
         for place, argument in enumerate(entry.arguments):
             value = None
             match argument.kind:
                 case "pointer" | "scalar":
                     holes.append((place, places[argument.tensor]))
+                case "descriptor":
+                    own = places[argument.tensor]
+                    axes = axes_of(tensors[own], strides[argument.tensor], sizes)
+                    described.append((place, own, Described(argument, *axes)))
                 case "stride":
                     value = strides[argument.tensor][argument.axis]
                 case _:
                     value = number_of(argument, sizes, lengths)
             template.append(value)
-        if takes_index(entry):
+        if emitter.takes_index(entry.arguments):
             import triton.language as tl
 
             template.append(tl.int64 if wide else tl.int32)
-        return _Launch(entry, blocks, template, holes)
+        return _Launch(entry, function, blocks, template, holes, described)
+
+
+def starter(compiled: Any, blocks: int, device: int) -> Callable[..., Any]:
+    """How a kernel that Triton has compiled is started again: as Triton does it, without asking for device,
+    stream and hooks on the way if there are no hooks."""
+    usual = compiled[(blocks, 1, 1)]
+    try:
+        from triton.knobs import runtime
+
+        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+        stream_of = torch._C._cuda_getCurrentRawStream
+    except (ImportError, AttributeError):  # another version of Triton
+        return usual
+
+    def start(*arguments: Any) -> None:
+        if calls(runtime.launch_enter_hook) or calls(runtime.launch_exit_hook):
+            usual(*arguments)
+        else:
+            run(blocks, 1, 1, stream_of(device), function, packed, None, None, None, *arguments)
+
+    return start
+
+
+def calls(hook: Any) -> bool:
+    """Whether a hook of Triton's does anything."""
+    return hook is not None and bool(getattr(hook, "calls", True))
 
 
 def number_of(argument: Argument, sizes: Mapping[Dim, int], lengths: Mapping[Dim, int]) -> int:
@@ -288,9 +382,9 @@ def number_of(argument: Argument, sizes: Mapping[Dim, int], lengths: Mapping[Dim
             return sizes[Parts(argument.dim)]
 
 
-def takes_index(entry: Entry) -> bool:
-    """Whether a kernel has the parameter `INDEX`, the type of positions: it does if a size is dynamic."""
-    return any(a.kind in ("size", "chunk", "parts") for a in entry.arguments)
+def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements between the first and the last one of a tensor."""
+    return sum((n - 1) * abs(s) for n, s in zip(shape, strides, strict=True) if n)
 
 
 def shape_of(tensor: Tensor, sizes: Mapping[Dim, int]) -> tuple[int, ...]:
@@ -353,9 +447,15 @@ def mend_interpreter() -> None:
     InterpreterBuilder.create_splat = create_splat  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def starts_early(capability: tuple[int, int]) -> bool:
+    """Whether a kernel may start before the one before it has ended."""
+    return capability >= (9, 0)
+
+
 def options_of(entry: Entry) -> dict[str, Any]:
     """How Triton compiles a kernel. Products and sums are not fused: `x*c - max(x*c)` is 0 at the maximum."""
-    return {"num_warps": entry.warps, "num_stages": entry.stages, "enable_fp_fusion": False}
+    wishes = {"num_warps": entry.warps, "num_stages": entry.stages, "enable_fp_fusion": False}
+    return {**wishes, "launch_pdl": True} if entry.early else wishes
 
 
 # ---------------------------------------------------------------- compiling without a GPU
@@ -421,6 +521,9 @@ def _signature(function: Any, entry: Entry) -> tuple[dict[str, str], dict[Any, A
         typed = function.params[place].annotation_type
         if argument.kind == "pointer":
             signature[name] = "*" + _POINTERS[argument.dtype]
+        elif argument.kind == "descriptor":
+            signature[name] = f"tensordesc<{_POINTERS[argument.dtype]}{list(argument.block)}>"
+            continue
         elif argument.kind == "stride" and not typed and last[argument.tensor] == argument.axis:
             signature[name] = "constexpr"
             constants[(place,)] = 1
@@ -428,7 +531,7 @@ def _signature(function: Any, entry: Entry) -> tuple[dict[str, str], dict[Any, A
             signature[name] = typed or "i32"
         if signature[name] != "constexpr" and argument.kind != "scalar" and name not in loose:
             attributes[(place,)] = [["tt.divisibility", 16]]
-    if takes_index(entry):
+    if emitter.takes_index(entry.arguments):
         signature["INDEX"] = "constexpr"
         constants[(len(entry.arguments),)] = tl.int32
     return signature, constants, attributes

@@ -231,7 +231,7 @@ def segments(loop: LoopPlan, tile: int, sizes: Mapping[Dim, int]) -> tuple[Segme
     out. `sizes` holds what is known at compile time. Tiles are aligned to the loop's first position."""
     start, stop = _ends(loop)
     size = _static(loop.index.dim, sizes) if loop.mode in ("whole", "map") else None
-    if loop.mode == "merge":
+    if loop.mode == "merge" or loop.sequential:
         return (Segment(start, stop, True, ()),)
     where = range_of(loop)
     if size is not None and not where.facts:

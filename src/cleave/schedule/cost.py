@@ -24,6 +24,7 @@ from cleave.schedule.tiles import (
     LimitBound,
     Load,
     Loop,
+    Measure,
     PartBound,
     ReduceTile,
     SizeBound,
@@ -36,6 +37,7 @@ from cleave.schedule.tiles import (
 SPECIAL = frozenset(
     {
         "exp",
+        "exp2",
         "log",
         "sqrt",
         "rsqrt",
@@ -122,6 +124,8 @@ class _Count:
     vectors: float = 0.0
     steps: float = 0.0
     tiles: dict[Index, int] = field(default_factory=dict[Index, int])
+    computed: set[str] = field(default_factory=set[str])
+    """Values of the innermost loop that are not loaded: as operands they come out of registers."""
 
     def __post_init__(self) -> None:
         if self.machine.kind == "cuda":
@@ -166,8 +170,11 @@ class _Count:
         return total
 
     def walk(self, body: Sequence[Statement], times: float) -> None:
+        fused = _fused(body) if self.machine.kind == "cuda" else frozenset[str]()
         for statement in body:
             match statement:
+                case Compute(out=out) if out in fused:
+                    pass
                 case Loop():
                     self._loop(statement, times)
                 case Load():
@@ -176,7 +183,8 @@ class _Count:
                     if not any(self.spans[i][0] for i in statement.first):
                         indices = _indices(statement.terms)
                         self.stored += times * self.extent(indices, False) * self._store_width(statement)
-                case Compute(_, axes, _, fn, _):
+                case Compute(out, axes, _, fn, _):
+                    self.computed.add(out)
                     amount = times * self.extent(axes, True)
                     if fn in SPECIAL:
                         self.specials += amount * (self.machine.division if fn in DIVISION else 1.0)
@@ -202,7 +210,9 @@ class _Count:
         self.steps += times * trips * (0.3 if isinstance(loop.index.dim, Parts) else 1.0)
         if not loop.exact:
             self.vectors += times * trips * loop.tile
+        before, self.computed = self.computed, set()
         self.walk(loop.body, times * trips)
+        self.computed = before
         del self.spans[loop.index]
 
     def _load(self, load: Load, times: float) -> None:
@@ -226,7 +236,8 @@ class _Count:
         axes = dict.fromkeys((*statement.axes, *statement.over))
         flops = times * 2 * self.extent(list(axes), True)
         self.flops += flops
-        self.matrix += flops / self._efficiency(statement)
+        staged = self.machine.staged if any(a in self.computed for a in statement.args) else 1.0
+        self.matrix += flops / self._efficiency(statement) / staged
 
     def _efficiency(self, statement: ContractTile) -> float:
         """The share of the matrix rate that a product of this shape reaches."""
@@ -295,10 +306,11 @@ def _timed(count: _Count, share: float, sizes: Mapping[Dim, int], machine: Machi
         count.specials * share / (machine.special * machine.cores),
         count.vectors * share / (machine.vector * machine.cores),
     ]
-    if machine.kind == "cuda" and count.kernel.stages < machine.stages[-1]:
-        compute[0] /= machine.shallow
+    ahead = (count.kernel.stages - 1) * resident
+    compute[0] /= machine.shallow ** max(0, machine.stages[-1] - 1 - ahead)
     # Within a block one thing follows the other; a GPU hides part of it behind other blocks.
-    working = (machine.overlap * max(compute) + (1 - machine.overlap) * sum(compute)) * idle
+    alone = (1 - machine.overlap) / resident
+    working = ((1 - alone) * max(compute) + alone * sum(compute)) * idle
     serial = count.steps * share / blocks * machine.step * ceil(waves / resident)
     prologue = machine.prologue * ceil(waves / resident)
     seconds = max(moving, working, serial) + prologue + machine.launch
@@ -327,17 +339,42 @@ def _waiting(count: _Count, share: float, loaded: float, resident: float, machin
 
 
 def _resident(kernel: Kernel, machine: Machine) -> int:
-    """How many blocks a core holds at once, from the bytes of all tiles a block loads or carries."""
+    """How many blocks a core holds at once: their loaded tiles share its fast memory, those of a loop once
+    per stage, and their accumulators and largest values its registers."""
     if machine.kind == "cpu":
         return 1
     tiles = {x.index: x.tile for x in (*kernel.grid, *kernel.whole)}
-    total = 0
-    for statement in _all(kernel.body):
+    shared = carried = largest = 0
+    for depth, statement in _deep(kernel.body):
         if isinstance(statement, Loop):
             tiles[statement.index] = statement.tile
-        elif isinstance(statement, Load | Carry):
-            total += prod(tiles.get(i, 1) for i in statement.axes) * width(statement.dtype)
-    return max(1, min(8, machine.core_bytes // max(1, total)))
+            continue
+        if isinstance(statement, Store | Measure):
+            continue
+        count = prod(tiles.get(i, 1) for i in statement.axes)
+        if isinstance(statement, Load):
+            shared += count * width(statement.dtype) * (kernel.stages if depth else 1)
+        elif isinstance(statement, Carry):
+            carried += count
+        else:
+            largest = max(largest, count)
+    threads = 32 * kernel.warps
+    registers = min(255, machine.base_registers + (carried + largest // 2) // threads) * threads
+    return max(1, min(8, machine.core_bytes // max(1, shared), machine.register_bytes // (4 * registers)))
+
+
+def _deep(body: Sequence[Statement], depth: int = 0) -> Iterator[tuple[int, Statement]]:
+    """All statements with the number of loops around them; of loops over one index after the first, none."""
+    seen: set[object] = set()
+    for statement in body:
+        if isinstance(statement, Loop):
+            if statement.index.dim in seen:
+                continue
+            seen.add(statement.index.dim)
+            yield depth, statement
+            yield from _deep(statement.body, depth + 1)
+        else:
+            yield depth, statement
 
 
 def _copies(count: _Count, layout: Sequence[Sequence[Dim]]) -> int:
@@ -362,6 +399,31 @@ def _all(body: Sequence[Statement]) -> Iterator[Statement]:
         yield statement
         if isinstance(statement, Loop):
             yield from _all(statement.body)
+
+
+def _fused(body: Sequence[Statement]) -> frozenset[str]:
+    """Pointwise operations that take no instruction of their own: a product with the only sum or difference
+    that reads it, and the sum that adds a contraction to its accumulator."""
+    reads: dict[str, list[str]] = {}
+    for statement in _all(body):
+        if isinstance(statement, Compute | ContractTile):
+            kind = statement.fn if isinstance(statement, Compute) else "contract"
+            for name in statement.args:
+                reads.setdefault(name, []).append(kind)
+        elif isinstance(statement, ReduceTile):
+            reads.setdefault(statement.arg, []).append("reduce")
+        elif isinstance(statement, Store | Carry):
+            reads.setdefault(statement.value if isinstance(statement, Store) else statement.init, []).append(
+                "kept"
+            )
+        elif isinstance(statement, Loop):
+            for _, name in statement.updates:
+                reads.setdefault(name, []).append("kept")
+    products = [s.out for s in body if isinstance(s, Compute) and s.fn == "mul" and s.dtype == "f32"]
+    found = {name for name in products if reads.get(name) in (["add"], ["sub"])}
+    dots = {s.out for s in body if isinstance(s, ContractTile) and reads.get(s.out) == ["add"]}
+    found |= {s.out for s in body if isinstance(s, Compute) and s.fn == "add" and dots & set(s.args)}
+    return frozenset(found)
 
 
 def _followed(body: Sequence[Statement]) -> Iterator[Index]:

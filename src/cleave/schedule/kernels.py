@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cleave.errors import Infeasible
-from cleave.ir.candidate import Candidate
 from cleave.ir.dims import (
     Atom,
     Dim,
@@ -27,26 +26,19 @@ from cleave.ir.dims import (
     substitute,
     var,
 )
-from cleave.ir.ops import Const, Contract, Input, Map, Node, Position, Reduce, Scalar, SizeOf
-from cleave.ir.program import Program
-from cleave.schedule.horizontal import Source, group_sources
+from cleave.ir.loops import Loop as ScanLoop
+from cleave.ir.loops import loops_in
+from cleave.ir.ops import Const, Input, Node, Position, Scalar, SizeOf
+from cleave.ir.program import Program, sort_nodes
+from cleave.schedule.horizontal import Source
 from cleave.schedule.instance import Builder
 from cleave.schedule.machine import Machine
 from cleave.schedule.placing import Places, place
-from cleave.schedule.specs import Root, Spec, Split
+from cleave.schedule.specs import Root, Spec, Split, default_spans, root_nodes
 from cleave.schedule.tiles import Tensor
 from cleave.schedule.values import Graph, LoadOf
 
 Visits = Mapping[tuple[str, object], Sequence[tuple[Term, ...]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Kernels in launch order and the workspaces between them. `form` says in a word how it was cut."""
-
-    form: str
-    specs: tuple[Spec, ...]
-    workspaces: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +144,15 @@ def partition(spec: Spec, apart: bool = False) -> tuple[tuple[Root, ...], ...]:
     order = sorted(range(len(classes)), key=lambda r: (-len(classes[r]), r))
     hosts: list[list[int]] = []
     reach = [_ranges(root, seen) for root, seen in zip(spec.roots, visits, strict=True)]
+    scans = [set(loops_in(sort_nodes(root_nodes(root)))) for root in spec.roots]
+    narrow = _narrow(spec, scans)
     for r in order:
         for host in hosts:
             h = host[0]
+            differ = {*spec.roots[r].dims} ^ {*spec.roots[h].dims}
+            if scans[r] & scans[h] and differ <= narrow:
+                host.append(r)
+                break
             inside = set(classes[r]) <= set(classes[h]) and reach[r] <= reach[h]
             own = apart and len(classes[r]) < len(classes[h]) and _reductions(visits[r]) - visits[h].keys()
             if inside and not own and any(_is_work(key) for key in visits[r] if key in visits[h]):
@@ -164,6 +162,13 @@ def partition(spec: Spec, apart: bool = False) -> tuple[tuple[Root, ...], ...]:
             hosts.append([r])
     groups = sorted((sorted(host) for host in hosts), key=lambda host: host[0])
     return tuple(tuple(spec.roots[r] for r in host) for host in groups)
+
+
+def _narrow(spec: Spec, scans: Sequence[set[ScanLoop]]) -> set[Dim]:
+    """Dims that the results of one scan may have or lack and still share its kernel: those it runs along, and
+    those that a block spans in passing."""
+    known = {dim for dim, size in spec.program.sizes if isinstance(size, int) and size <= 16}
+    return known | {loop.over for own in scans for loop in own}
 
 
 def _ranges(root: Root, seen: Visits) -> frozenset[Dim]:
@@ -183,116 +188,6 @@ def _is_work(key: tuple[str, object]) -> bool:
     if kind.startswith("state"):
         return True
     return isinstance(node, Node) and not isinstance(node.op, Const | Scalar | SizeOf | Position)
-
-
-# ---------------------------------------------------------------- cuts
-
-
-def _tops(program: Program) -> dict[Node, Node]:
-    """For each reduction, the last node of the pointwise chain behind it that only it feeds."""
-    readers: dict[Node, list[Node]] = {}
-    for node in program.nodes:
-        for access in node.reads:
-            readers.setdefault(access.node, []).append(node)
-    kept = {output.node for output in program.outputs}
-    found: dict[Node, Node] = {}
-    for node in program.nodes:
-        if not isinstance(node.op, Reduce | Contract):
-            continue
-        top = node
-        while top not in kept and len(set(readers.get(top, []))) == 1:
-            reader = readers[top][0]
-            if not isinstance(reader.op, Map) or sorted(map(str, reader.dims)) != sorted(map(str, top.dims)):
-                break
-            top = reader
-        found[node] = top
-    return found
-
-
-def plans(candidate: Candidate, sizes: Mapping[Dim, int], machine: Machine) -> tuple[Plan, ...]:
-    """Ways to cut the candidate into kernels: not at all, where a large contraction would be computed
-    again for each tile of its reader, with outputs apart that bring reductions of their own, and (the way
-    that always works) behind every reduction."""
-    program = candidate.program
-    small = frozenset(
-        index.dim
-        for node in program.nodes
-        for index in node.bound
-        if size_of(index.dim, sizes) <= machine.whole_limit
-    )
-    tops = _tops(program)
-    nested = [tops[node] for node in _nested(candidate, small) if node in tops]
-    every = list(tops.values())
-    outputs = {root.node: root.tensor for root in reversed(output_roots(program)) if root.node is not None}
-    found: list[Plan] = []
-    seen: set[tuple[Node, ...]] = set()
-    read = {access.node for node in program.nodes for access in node.reads}
-    shared = [node for node in every if node in outputs and node in read]
-    for form, nodes in (("one pass", []), ("outputs", shared), ("cut", nested), ("step by step", every)):
-        cut = tuple(n for n in program.nodes if n in nodes)
-        if cut in seen or (form == "outputs" and len(outputs) < 2):
-            continue
-        seen.add(cut)
-        found.append(_cut(form, candidate, cut, outputs))
-        if form == "one pass" and len(outputs) > 1:
-            apart = _cut("apart", candidate, cut, outputs)
-            found += [apart] if len(apart.specs) > len(found[0].specs) else []
-    return tuple(found)
-
-
-def _nested(candidate: Candidate, small: frozenset[Dim]) -> list[Node]:
-    """Reductions that run in a loop of their own inside the loop of a reader."""
-    program = candidate.program
-    sources = group_sources([o.node for o in program.outputs], candidate.folds, small, {})
-    found: dict[Node, None] = {}
-    for reader in dict.fromkeys(sources.of.values()):
-        stack = [a.node for a in reader.elements]
-        seen: set[Node] = set()
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            own = sources.of.get(node)
-            if own is not None:
-                if any(axis.dim == reader.over for axis in node.axes):
-                    found[node] = None
-                stack += [a.node for a in own.elements]
-            else:
-                stack += [a.node for a in node.reads]
-    return list(found)
-
-
-def _cut(form: str, candidate: Candidate, cut: tuple[Node, ...], outputs: Mapping[Node, Tensor]) -> Plan:
-    program = candidate.program
-    folds = () if form == "step by step" else candidate.folds
-    tensors = input_tensors(program)
-    stored: dict[Node, Tensor] = {}
-    specs: list[Spec] = []
-    spaces: list[Tensor] = []
-    roots = output_roots(program)
-    taken = {*tensors, *(r.tensor.name for r in roots)}
-    for number, node in enumerate(cut):
-        mine = [r for r in roots if r.node is node]
-        name = f"k{number + 1}"
-        if not mine:
-            wish = f"ws_{program.names.get(node, number + 1)}"
-            while wish in taken:
-                wish += "_"
-            taken.add(wish)
-            space = workspace(wish, node)
-            spaces.append(space)
-            mine = [Root(space, tuple(range(len(node.axes))), node)]
-        specs.append(Spec(name, program, folds, tuple(mine[:1]), dict(stored), tensors))
-        stored[node] = mine[0].tensor
-    rest = tuple(r for r in roots if r.node not in stored or stored[r.node] != r.tensor)
-    if rest:
-        whole = Spec("main", program, folds, rest, dict(stored), tensors)
-        groups = partition(whole, form == "apart")
-        for number, group in enumerate(groups):
-            name = "main" if len(groups) == 1 else f"main{number + 1}"
-            specs.append(replace(whole, name=name, roots=group))
-    return Plan(form, tuple(specs), tuple(spaces))
 
 
 # ---------------------------------------------------------------- forms of one kernel
@@ -324,7 +219,7 @@ def forms(spec: Spec, sizes: Mapping[Dim, int], machine: Machine) -> tuple[Spec,
     spaces = list(dict.fromkeys((frozenset(small), inner)))
     classes, dims, _ = unify(replace(spec, whole=inner))
     spec = replace(spec, axes=classes, dims=dims)
-    plain = ("grid",) * len(dims)
+    plain = default_spans(spec, dims)
     found = [replace(spec, whole=whole, spans=plain) for whole in spaces]
     found = [sharing(form) for form in found]
     twice = [n for n, dim in enumerate(dims) if dim in bound and dim not in inner]
@@ -352,7 +247,8 @@ def sharing(spec: Spec) -> Spec:
     spec = replace(spec, axes=axes, dims=dims)
     built = build(spec)
     shared = [n for n in candidates if _read_twice(built, n)]
-    spans = tuple("whole" if n in shared else "grid" for n in range(len(dims)))
+    plain = default_spans(spec, dims)
+    spans = tuple("whole" if n in shared else span for n, span in enumerate(plain))
     return replace(spec, spans=spans) if shared else spec
 
 
@@ -423,7 +319,7 @@ def splittable(built: Built) -> tuple[frozenset[str], ...]:
     loops that only accumulate."""
     found: dict[frozenset[str], None] = {}
     for loop in built.graph.loops:
-        if loop.mode == "whole" and built.places.around[loop] is None and loop.slots:
+        if loop.mode == "whole" and not loop.sequential and built.places.around[loop] is None and loop.slots:
             found[frozenset(built.states[slot.number][0].key for slot in loop.slots)] = None
     return tuple(found)
 
@@ -489,4 +385,4 @@ def _state_dtype(source: Source, name: str) -> str:
     return "f32" if source.node.dtype in ("f16", "bf16") else source.node.dtype
 
 
-__all__ = ["Built", "Plan", "build", "forms", "partition", "plans", "split", "splittable", "unify"]
+__all__ = ["Built", "build", "forms", "partition", "split", "splittable", "unify"]

@@ -42,6 +42,8 @@ class Machine:
     """Bytes that one access to memory moves at least."""
     blocks_per_core: int = 1
     """Blocks that a core should have at once to be busy."""
+    group: int = 1
+    """Rows of blocks that run side by side, to share what they load in the last cache."""
     warps: tuple[int, ...] = (1,)
     stages: tuple[int, ...] = (1,)
     whole_limit: int = 1024
@@ -52,12 +54,16 @@ class Machine:
     """Seconds that one iteration of a loop takes at least."""
     latency: float = 0.0
     """Seconds from asking for a tile to having it, where that is not hidden by hardware (0 if it is)."""
+    base_registers: int = 0
+    """Registers of a thread beside those for tiles."""
     division: float = 1.0
     """What a division costs, in special functions."""
     overlap: float = 0.0
     """The share of a block's other work that is hidden behind its dearest unit."""
+    staged: float = 1.0
+    """The share of the matrix rate that is reached where an operand is computed on the way."""
     shallow: float = 1.0
-    """The share of the matrix rate that is reached with fewer stages than the most."""
+    """The share of the matrix rate that is reached with one tile less on its way than stages allow."""
 
     def rate(self, dtype: str) -> float:
         """Tile-product operations per second and core for operands of a dtype."""
@@ -96,26 +102,29 @@ H200 = Machine(
     kind="cuda",
     cores=132,
     memory=4.3e12,
-    near=8e12,
+    near=8.4e12,
     near_bytes=50 << 20,
     matrix={"f16": 6.0e12, "bf16": 6.0e12, "f32": 0.25e12, "f64": 0.2e12},
-    vector=0.2e12,
-    special=16 * 1.7e9,
-    launch=0.96e-6,
-    prologue=1.5e-6,
+    vector=0.12e12,
+    special=29e9,
+    launch=1.9e-6,
+    prologue=3.8e-6,
     core_bytes=227 << 10,
     register_bytes=256 << 10,
     dot_min=16,
     vector_bytes=16,
     gather_words=32,
     blocks_per_core=2,
+    group=8,
     warps=(4, 8),
-    stages=(2, 3),
+    stages=(2, 3, 4),
     whole_limit=1024,
     keep_bytes=64 << 10,
-    step=0.35e-6,
-    latency=1.3e-6,
-    division=6.0,
-    overlap=0.5,
-    shallow=0.8,
+    step=0.48e-6,
+    latency=1.45e-6,
+    base_registers=64,
+    division=2.8,
+    overlap=0.0,
+    staged=0.48,
+    shallow=0.6,
 )

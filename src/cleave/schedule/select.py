@@ -8,7 +8,7 @@ splits a dim over blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from cleave.errors import Infeasible
@@ -16,23 +16,25 @@ from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim, Extent, Part, Parts, size_of
 from cleave.ir.ops import Node
 from cleave.ir.program import Program
+from cleave.knobs import knobs
 from cleave.schedule.cost import Cost, cost_of, kernel_cost
+from cleave.schedule.cuts import Plan, plans
 from cleave.schedule.kernels import (
     Built,
-    Plan,
     build,
     forms,
     input_tensors,
     output_roots,
-    plans,
     split,
     splittable,
 )
 from cleave.schedule.machine import Machine
+from cleave.schedule.powers import in_base_two
 from cleave.schedule.space import limits_of, tilings
 from cleave.schedule.specs import Spec
 from cleave.schedule.tiles import Kernel, Loop, Statement, Tensor, TileProgram
 from cleave.schedule.tiling import Tiling, write_kernel
+from cleave.schedule.vary import multiplies
 
 _LEAST_TILES = 2
 """Tiles that a part of a split has at least: fewer don't pay for the merge."""
@@ -127,8 +129,8 @@ def programs(
 
 
 def _repeats(program: Program, sizes: Mapping[Dim, int], machine: Machine) -> bool:
-    """Whether an output is written along the dims of a reduction that it reads, at more positions than a block
-    spans: without a cut every block would compute the reduction again."""
+    """Whether an output is written along the dims of a reduction that it reads, at more positions than a
+    block spans: without a cut every block would compute the reduction again."""
     reductions = [node for node in program.nodes if node.bound]
     for output in program.outputs:
         dims = output.node.dims
@@ -239,16 +241,22 @@ def _tiled(built: Built, sizes: Mapping[Dim, int], machine: Machine, order: Sequ
     """All tilings of a kernel that is not split."""
     found: list[_Choice] = []
     for tiling in tilings(built, sizes, machine):
-        kernel = _written(built, tiling, order)
+        kernel = _written(built, tiling, machine, order)
         limits = tuple(limits_of(tiling, built).items())
         cost = kernel_cost(kernel, sizes, machine, {}).seconds
         found.append(_Choice((kernel,), (), limits, (), cost))
     return sorted(found, key=lambda c: c.cost)
 
 
-def _written(built: Built, tiling: Tiling, order: Sequence[str]) -> Kernel:
+def _written(built: Built, tiling: Tiling, machine: Machine, order: Sequence[str]) -> Kernel:
     known: dict[Dim, int] = {a: s for a, s in built.spec.program.sizes if not isinstance(s, Extent)}
-    return write_kernel(built.spec.name, built.graph, built.places, tiling, known, order)
+    kernel = write_kernel(built.spec.name, built.graph, built.places, tiling, known, order)
+    if machine.kind != "cuda":
+        return kernel
+    if multiplies(kernel.body):
+        shared = len(kernel.grid) > 1 and min(a.tile for a in kernel.grid[-2:]) > 1
+        kernel = replace(kernel, group=machine.group if shared else 1, descriptors=True)
+    return in_base_two(kernel) if knobs().numerics != "strict" else kernel
 
 
 def _split(
@@ -271,13 +279,13 @@ def _split(
     found: list[_Choice] = []
     closing: dict[int, tuple[float, Kernel, Tiling]] = {}
     for tiling in tilings(part, sizes, machine):
-        kernel = _written(part, tiling, names)
+        kernel = _written(part, tiling, machine, names)
         count = _parts(kernel, over, sizes, machine)
         if count == 1 and not asked:
             continue
         cost = kernel_cost(kernel, sizes, machine, {over: count}).seconds
         if count not in closing:
-            written = [(_written(merge, t, names), t) for t in ends]
+            written = [(_written(merge, t, machine, names), t) for t in ends]
             timed = [(kernel_cost(k, sizes, machine, {over: count}).seconds, k, t) for k, t in written]
             closing[count] = min(timed, key=lambda item: item[0])
         more, after, end = closing[count]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from cleave.errors import Infeasible
@@ -184,6 +184,8 @@ class _Space:
         loops = bool(self.built.graph.loops) or any(
             isinstance(v.op, ReduceOf) for v in self.built.graph.values
         )
+        if _is_scan(self.built.graph):
+            return [spread(self.grid, self._scan_target(), self.sizes)]
         merge = any(x.mode == "merge" for x in self.built.graph.loops)
         if merge and all(x.mode == "merge" for x in self.built.graph.loops):
             targets = _MERGE[self.kind]
@@ -198,12 +200,19 @@ class _Space:
                 found.append(tiles)
         return found
 
+    def _scan_target(self) -> int:
+        """Elements of a block whose states stay in it for a whole scan: few enough to give every core some
+        blocks, since a step waits for the one before; on a GPU one to a thread."""
+        least, most, places = (32, 128, 4) if self.kind == "cuda" else (64, 512, 2)
+        total = prod(self.sizes[i] for i in self.grid)
+        return max(least, min(most, power(total // (places * self.machine.cores))))
+
     def loops(self) -> list[dict[Index, int]]:
         """Tiles for the loops' indices."""
         options: list[list[tuple[Index, int]]] = []
         for loop in self.built.graph.loops:
             index = loop.index
-            if loop.mode == "merge":
+            if loop.mode == "merge" or loop.sequential:
                 options.append([(index, 1)])
                 continue
             outer = index in self.roles.rows or index in self.roles.columns
@@ -281,8 +290,14 @@ def _all(space: _Space) -> list[Tiling]:
             for lane in (tuple(i for i in lane if tiles.get(i, 1) > 1) for lane in space.roles.lanes)
             if len(lane) > 1
         )
-        found.append(_wishes(Tiling(grid, tiles, tuple(whole), lanes), built, machine))
+        found += _wishes(Tiling(grid, tiles, tuple(whole), lanes), built, machine)
     return found
+
+
+def _is_scan(graph: Graph) -> bool:
+    """Whether a kernel does nothing but run scans, element by element."""
+    reduces = any(isinstance(v.op, ReduceOf | ContractOf) for v in graph.values)
+    return bool(graph.loops) and all(x.sequential for x in graph.loops) and not reduces
 
 
 def limits_of(tiling: Tiling, built: Built) -> dict[Atom, int]:
@@ -306,17 +321,19 @@ def elements(axes: Sequence[Index], tiling: Tiling) -> int:
     return total
 
 
-def _wishes(tiling: Tiling, built: Built, machine: Machine) -> Tiling:
-    """Warps and stages: eight warps where the largest product is large, as many stages as fit."""
+def _wishes(tiling: Tiling, built: Built, machine: Machine) -> list[Tiling]:
+    """The tiling with warps and stages: eight warps where the largest product is large, and as many stages as
+    fit, for a block by itself and for two that share a core."""
     if machine.kind != "cuda":
-        return Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, 1, 1)
+        return [replace(tiling, warps=1, stages=1)]
     largest = max((elements(v.axes, tiling) for v in built.graph.values), default=1)
     warps = machine.warps[-1] if largest >= 128 * 128 else machine.warps[0]
-    for stages in reversed(machine.stages):
-        chosen = Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, warps, stages)
-        if shared_bytes(built, chosen) <= machine.core_bytes:
-            return chosen
-    return Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, warps, machine.stages[0])
+    wishes = [replace(tiling, warps=warps, stages=stages) for stages in reversed(machine.stages)]
+    found: list[Tiling] = []
+    for room in (machine.core_bytes, machine.core_bytes // 2):
+        fitting = [w for w in wishes if shared_bytes(built, w) <= room][:1]
+        found += [w for w in fitting if w not in found]
+    return found or wishes[-1:]
 
 
 def shared_bytes(built: Built, tiling: Tiling) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cleave.errors import Bug
 from cleave.ir.candidate import Fold
 from cleave.ir.dims import Dim, Index, Inject, Union, var
+from cleave.ir.loops import loops_in
 from cleave.ir.ops import Node, Reduce, contract_node, reduce_node
-from cleave.ir.program import Program
+from cleave.ir.program import Program, sort_nodes
 from cleave.schedule.horizontal import Source
 from cleave.schedule.tiles import Tensor
 
@@ -64,6 +65,18 @@ class Spec:
     axes: tuple[tuple[int, ...], ...] | None = None
     dims: tuple[Dim, ...] = ()
     """Once known (`kernels.unify`): for each root the numbers of its axes' indices, and the indices' dims."""
+
+
+def default_spans(spec: Spec, dims: Sequence[Dim]) -> tuple[str, ...]:
+    """How a kernel spans the indices of its roots if nothing else is asked for: spread over blocks; but the
+    dims along which a scan runs in a loop, since its steps follow each other, and beside a scan small ones in
+    full."""
+    nodes = sort_nodes(n for root in spec.roots for n in root_nodes(root))
+    known: dict[Dim, int] = {dim: size for dim, size in spec.program.sizes if isinstance(size, int)}
+    times = {loop.over for loop in loops_in(n for n in nodes if n not in spec.stored)}
+    times = {dim for dim in times if known.get(dim) != 1}
+    small = {dim for dim, size in known.items() if size <= 16} if times else set[Dim]()
+    return tuple("loop" if d in times else "whole" if d in small and len(dims) > 1 else "grid" for d in dims)
 
 
 def output_of(program: Program, name: str) -> Node:

@@ -1,16 +1,18 @@
 """The text form of tile programs: a statement a line, and what prints parses back to an equal value.
 
     tiles matmul(x: f32[N, K], w: f32[O, K]) -> (y: f32[N, O]) where N = 64 limit O <= 512 split K {
-      workspace part: f32[parts(K), N, O]
-      kernel main(x, w, part) grid(p: parts(K) by 1, n: N by 16, o: O by 16) warps 4 stages 3 {
-        acc0[n, o]: f32 = fill 0.0
-        carry acc[n, o]: f32 = acc0
+      workspace sums: f32[parts(K), N, O]
+      kernel main(x, w, sums) grid(p: parts(K) by 1, n: N by 16, o: O by 16) warps 4 stages 3 {
+        c[n, o]: f32 = fill 0.0
+        carry acc[n, o]: f32 = c
         for k: K by 16 from part_start(p) to part_end(p) {
           x1[n, k]: f32 = load x[n, k]
-          ...
-          update acc = acc1
+          w1[o, k]: f32 = load w[o, k]
+          dot[n, o]: f32 = contract[k](x1, w1)
+          next[n, o]: f32 = add(acc, dot)
+          update acc = next
         }
-        store part[p, n, o] = acc
+        store sums[p, n, o] = acc
       }
     }
 
@@ -158,6 +160,10 @@ def _kernel(kernel: Kernel) -> list[str]:
     if kernel.lanes:
         parts.append(f"lanes({', '.join(f'({_join(map(text.index, lane))})' for lane in kernel.lanes)})")
     parts.append(f"warps {kernel.warps} stages {kernel.stages}")
+    if kernel.group > 1:
+        parts.append(f"group {kernel.group}")
+    if kernel.descriptors:
+        parts.append("descriptors")
     line = " ".join(parts)
     head = [f"{line} {{"]
     if len(line) > _WIDTH - 4:

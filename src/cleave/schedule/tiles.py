@@ -226,7 +226,10 @@ class Whole:
 class Kernel:
     """One launch. `grid` is outermost first. `lanes` groups indices that play one role together (several
     indices in one M, say); indices not listed are lanes of their own. `names` gives each index its
-    name in text. `warps` and `stages` are wishes for a GPU."""
+    name in text. `warps` and `stages` are wishes for a GPU. Where `group` is above 1, blocks are numbered so
+    that those that run together cover that many tiles of the grid's axis before the last, and
+    share what they load in the last cache. `descriptors`: tiles are loaded through tensor descriptors
+    where the caller's strides allow it."""
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -237,6 +240,8 @@ class Kernel:
     names: tuple[tuple[Index, str], ...]
     warps: int = 4
     stages: int = 2
+    group: int = 1
+    descriptors: bool = False
 
 
 @dataclass(frozen=True, slots=True)

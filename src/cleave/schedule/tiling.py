@@ -84,7 +84,7 @@ class _Writer:
         self._sizes = sizes
         self._scopes: list[_Scope] = [_Scope(None, ())]
         self._used: dict[str, int] = {}
-        merged = (x.index for x in graph.loops if x.mode == "merge")
+        merged = (x.index for x in graph.loops if x.mode == "merge" or x.sequential)
         self._single = {i for i in (*tiling.grid, *merged) if tiling.tiles[i] == 1}
         self.tensors: dict[str, Tensor] = {}
         for _, text in names_of(sorted(tiling.tiles, key=lambda i: i.number)):

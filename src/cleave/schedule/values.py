@@ -152,6 +152,8 @@ class LoopPlan:
     part: Index | None = None
     outer: frozenset[Index] = frozenset()
     slots: list[Slot] = field(default_factory=list[Slot])
+    sequential: bool = False
+    """Whether it is the loop of a scan: its positions are taken one after the other."""
     supports: list[Value | None] = field(default_factory=list["Value | None"])
     """For each thing the loop accumulates: where it may be skipped, or None if nowhere."""
 

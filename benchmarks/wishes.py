@@ -1,0 +1,60 @@
+"""The points of a suite as the tuner takes them: one program per case and dtype, at all its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks.run import DEFAULT_DTYPES, DTYPES
+from benchmarks.suites import SUITES, Case, Sizes
+from cleave.frontend.capture import capture
+from cleave.frontend.tuning import Wish
+from cleave.ir.program import Program
+
+
+def wishes(
+    suite: str,
+    target: str,
+    cases: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    phases: Sequence[str] | None = None,
+) -> list[Wish]:
+    """What the filters leave of a suite."""
+    found: list[Wish] = []
+    for case in SUITES[suite]:
+        if cases and not any(name in case.name for name in cases):
+            continue
+        points = [
+            sizes
+            for (kind, phase), grid in case.points.items()
+            if kind == target and (not phases or phase in phases)
+            for sizes in grid
+        ]
+        for dtype in dtypes or DEFAULT_DTYPES[target]:
+            found += _of_case(case, points, DTYPES[dtype])
+    return found
+
+
+def _of_case(case: Case, points: Sequence[Sizes], dtype: torch.dtype) -> list[Wish]:
+    """One wish for each program: points with other known sizes are other programs."""
+    grouped: dict[tuple[tuple[str, int], ...], list[Sizes]] = {}
+    for sizes in points:
+        known = tuple((name, size) for name, size in sorted(sizes.items()) if name not in case.dynamic)
+        grouped.setdefault(known, []).append(sizes)
+    made: list[Wish] = []
+    for group in grouped.values():
+        program = captured(case, group[0], dtype)
+        bound = tuple({atom: sizes[atom.name] for atom in program.dynamic} for sizes in group)
+        made.append(Wish(program, bound))
+    return made
+
+
+def captured(case: Case, sizes: Sizes, dtype: torch.dtype) -> Program:
+    """The program of a case, as `cleave.compile` captures it with the case's dynamic dims."""
+    dynamic = {n: tuple(d if d in case.dynamic else None for d in dims) for n, dims in case.inputs.items()}
+    with FakeTensorMode():
+        shapes = [[int(d) if d.isdigit() else sizes[d] for d in dims] for dims in case.inputs.values()]
+        inputs = tuple(torch.empty(shape, dtype=dtype) for shape in shapes)
+        return capture(case.function, inputs, {}, dynamic=dynamic).program

@@ -1,0 +1,137 @@
+"""The short way of a repeated call: one look-up from what the arguments are to what runs.
+
+A call of tensors alone whose classes, dtypes, devices, shapes, strides, alignments and gradients were seen
+before, under the same settings, takes the same variant of the same program: its guards depend on nothing
+else. `Quick` remembers that. Whatever is not of this kind (numbers, containers, keyword arguments, functions
+that run partly in PyTorch) goes the long way, which is right for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cleave.frontend.captured import Captured, Named, Outside, ProgramStep
+from cleave.frontend.recorded import TENSORS
+
+Run = Callable[..., Any]
+MOST = 4096
+
+
+def signature(values: Sequence[Any], settings: Any) -> Any:
+    """All that decides about a call of these tensors; none if one of them is not plain memory."""
+    try:
+        return (
+            settings,
+            tuple(
+                [
+                    (
+                        type(a),
+                        a.shape,
+                        a.stride(),
+                        a.dtype,
+                        a.device,
+                        a.data_ptr() & 15,
+                        a.requires_grad,
+                        a.is_neg(),
+                    )
+                    for a in values
+                ]
+            ),
+        )
+    except (AttributeError, TypeError, RuntimeError):
+        return None  # no tensor, or one of another layout
+
+
+class Quick:
+    """The calls of one function that take the short way."""
+
+    def __init__(self) -> None:
+        self.runs: dict[Any, Run] = {}
+        self.outside: tuple[Outside, ...] | None = None
+
+    def values(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments and what the function reads beside them."""
+        if not self.outside:
+            return args
+        return (*args, *[item.read() for item in self.outside])
+
+    def remember(self, captured: Captured, program: Any, args: tuple[Any, ...], settings: Any) -> None:
+        """Take the short way from now on for calls like this one, if there is one."""
+        if self.outside is not None and self.outside != captured.outside:
+            return  # another kind of call reads other things
+        feeds = places(captured, len(args))
+        prepare = getattr(program, "prepared", None)
+        if feeds is None or prepare is None:
+            return
+        if any(type(a) not in TENSORS or a.layout is not torch.strided for a in args):
+            return
+        values = (*args, *[item.read() for item in captured.outside])
+        key = signature(values, settings)
+        if key is None or any(v.layout is not torch.strided for v in values):
+            return
+        run = prepare(*[values[place] for place in feeds])
+        if run is None:
+            return
+        if len(self.runs) >= MOST:
+            self.runs.clear()
+        self.outside = captured.outside
+        self.runs[key] = fed(run, feeds, len(values), results(captured))
+
+
+def places(captured: Captured, count: int) -> tuple[int, ...] | None:
+    """Where the only program of a capture finds its inputs among arguments and what is read beside them; none
+    if there is more to do than run it."""
+    if len(captured.steps) != 1 or not isinstance(captured.steps[0], ProgramStep):
+        return None
+    if results(captured) is None or len(captured.arguments) != count:
+        return None
+    if any(argument.kind != "tensor" for argument in captured.arguments):
+        return None
+    names = [a.name for a in captured.arguments] + [o.name for o in captured.outside]
+    feeds = captured.steps[0].feeds
+    return tuple(names.index(name) for name in feeds) if set(feeds) <= set(names) else None
+
+
+def results(captured: Captured) -> tuple[str, tuple[int, ...]] | None:
+    """How the result is made of the program's: `one`, `tuple` or `list`, and which of them; none for what
+    else a function may return."""
+    step = captured.steps[0]
+    assert isinstance(step, ProgramStep)
+    made = {name: place for place, name in enumerate(step.results)}
+    found = [made.get(o.name) if type(o) is Named else None for o in captured.outputs]
+    wanted = tuple(place for place in found if place is not None)
+    if len(wanted) != len(found) or len(set(wanted)) != len(wanted):
+        return None
+    if captured.spec.is_leaf():
+        return "one", wanted
+    tree = pytree.tree_unflatten(list(wanted), captured.spec)
+    if type(tree) in (tuple, list) and list(tree) == list(wanted):
+        return type(tree).__name__, wanted
+    return None
+
+
+def fed(run: Run, feeds: tuple[int, ...], count: int, result: tuple[str, tuple[int, ...]] | None) -> Run:
+    """`run` as a function of all values, with the user's result."""
+    assert result is not None
+    kind, wanted = result
+    plain = feeds == tuple(range(count))
+    if kind == "tuple" and plain and wanted == tuple(range(len(wanted))):
+        return lambda *values: run(*values)[: len(wanted)]
+    if kind == "one":
+        (only,) = wanted
+        if plain and only == 0 and (single := getattr(run, "single", None)) is not None:
+            return single
+        if plain:
+            return lambda *values: run(*values)[only]
+        return lambda *values: run(*[values[place] for place in feeds])[only]
+    make = tuple if kind == "tuple" else list
+
+    def call(*values: Any) -> Any:
+        outputs = run(*[values[place] for place in feeds])
+        return make([outputs[place] for place in wanted])
+
+    return call

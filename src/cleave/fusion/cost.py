@@ -1,0 +1,275 @@
+"""Run-time models: X23's and today's of XLA, and the totals of a plan (xla-fusion.md, section 2.9).
+
+All times are seconds on `rules.device`. `time_yesterday` compares a producer with all of its users before and
+after; `time_alone` and `time_with` are today's time of one kernel, alone or with a producer taken in. They
+rank plans and promise nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from math import prod
+
+from cleave.fusion.graph import Vertex
+from cleave.fusion.opcodes import COLUMN, SOURCES, arity, reduced_extent, tiled_reduction, tiled_transpose
+from cleave.fusion.rules import Device, Rules
+from cleave.fusion.units import LOOP, MIXED, REUSED, ROWS, WHOLE, Unit
+
+FLOPS: dict[str, dict[str, float]] = {
+    "f32": {
+        "tanh": 30, "log": 45, "log1p": 60, "exp": 20, "expm1": 30, "pow": 60, "sin": 30, "cos": 30,
+        "div": 15,
+        "rsqrt": 10, "sqrt": 10, "erf": 30, "logistic": 40, "atan2": 60, "cbrt": 40,
+    },
+    "f64": {
+        "add": 120, "sub": 120, "mul": 120, "div": 3200, "exp": 2200, "log": 2200, "pow": 11000, "tanh": 4000,
+        "sqrt": 1200, "rsqrt": 1200, "sin": 3000, "cos": 3000,
+    },
+    "i32": {"div": 80, "rem": 80, "mod": 80, "floordiv": 80},
+    "i64": {"div": 200, "rem": 200, "mod": 200, "floordiv": 200},
+}  # fmt: skip
+DEFAULT_FLOPS = 3.0
+FREE = (
+    frozenset({"broadcast", "reshape", "bitcast", "slice", "dynamic-slice", "transpose", "reverse"}) | SOURCES
+)
+"""Movement computes nothing."""
+SECTOR = 64
+"""Bytes of one transaction with memory."""
+PER_CLOCK = 32
+"""Bytes that a core can ask of memory in a clock."""
+
+
+def flops_of(v: Vertex, rules: Rules, today: bool) -> float:
+    """Operations for one element of a vertex."""
+    if v.opcode in FREE:
+        return 0.0
+    if v.opcode == "concat":
+        if not today:
+            return 0.0
+        axis = v.dims[0] if v.dims else 0
+        uneven = axis != 0 and v.operands[0].shape.dims[axis] % 32 != 0
+        return float(rules.concat_penalty) if uneven else 6.0
+    base = FLOPS.get(v.shape.dtype, FLOPS["f32"] if v.shape.dtype in ("f16", "bf16") else {}).get(v.opcode)
+    each = DEFAULT_FLOPS if base is None else base
+    if v.opcode == "reduce":
+        return each * reduced_extent(v) * arity(v)
+    if v.opcode == "dot":
+        inner = v.operands[0].elements * v.operands[1].elements / max(1, v.elements)
+        return 2.0 * (prod(v.window) if v.window else inner**0.5)
+    return each
+
+
+def unit_flops(unit: Unit, rules: Rules, today: bool = True) -> float:
+    """Operations of a unit, with what it computes more than once, by today's tables or X23's."""
+    total, done = unit.sums.get(today, (0.0, 0))
+    if done < len(unit.members):
+        for n in islice(unit.members, done, None):
+            each = flops_of(unit.graph.vertices[n], rules, today)
+            if each:
+                total += each * unit.use(n).work
+        unit.sums[today] = (total, len(unit.members))
+    return total
+
+
+def compute(device: Device, flops: float, threads: float) -> float:
+    """X23's time to compute."""
+    return flops / (2 * device.clock * max(1.0, min(threads, device.lanes))) if flops else 0.0
+
+
+def read(device: Device, net: float, total: float) -> float:
+    """X23's time to read `total` bytes of which `net` are different."""
+    speed = device.bandwidth
+    if net < device.cache:
+        speed *= 2.5
+        if net < 2048 * device.cores:
+            speed *= 8
+    return total / speed
+
+
+def _share(unit: Unit, number: int) -> float:
+    """The fraction of a value's elements that a unit reads: above 1 where it reads them again."""
+    elements = unit.graph.vertices[number].elements
+    return unit.use(number).work / elements if elements else 0.0
+
+
+def _straight(unit: Unit, number: int) -> bool:
+    """Whether a unit reads a value at its own index and nowhere else."""
+    facts = unit.use(number)
+    return facts.sources == WHOLE and not facts.flags & (MIXED | REUSED)
+
+
+def _own_time(unit: Unit, rules: Rules) -> float:
+    device, root = rules.device, unit.root
+    total = sum(_read_all(unit, o, device) for o in unit.operands) + root.bytes / device.bandwidth
+    return max(compute(device, unit_flops(unit, rules, False), root.elements), total)
+
+
+def _read_all(unit: Unit, number: int, device: Device) -> float:
+    size = unit.graph.vertices[number].bytes
+    total = size * _share(unit, number)
+    return read(device, min(size, total), total)
+
+
+def time_yesterday(rules: Rules, unit: Unit, users: list[Unit], keeps: bool = False) -> tuple[float, float]:
+    """X23: seconds of a producer and its users before and after fusing it into all of them. With `keeps` its
+    own value is still written (multi-output)."""
+    device, root = rules.device, unit.root
+    before = device.launch * (len(users) + 1) + _own_time(unit, rules)
+    after = device.launch * len(users)
+    flops = unit_flops(unit, rules, False)
+    for user in users:
+        share = _share(user, root.number)
+        before += read(device, min(root.bytes, root.bytes * share), root.bytes * share)
+        reads = sum(_read_inside(unit, user, o, share, device) for o in unit.operands)
+        after += max(compute(device, flops * share, root.elements * share), reads)
+    return before, after + (root.bytes / device.bandwidth if keeps else 0.0)
+
+
+def _read_inside(unit: Unit, user: Unit, number: int, share: float, device: Device) -> float:
+    size = unit.graph.vertices[number].bytes
+    used = _share(unit, number) * share - _common(unit, user, number)
+    return read(device, min(size, size * used), size * used) if used > 0 else 0.0
+
+
+def _common(unit: Unit, user: Unit, number: int) -> float:
+    """What is read already, because the user reads the same elements."""
+    if number not in user.operands or not _straight(user, unit.outputs[0]):
+        return 0.0
+    if _straight(unit, number) and _straight(user, number):
+        return min(_share(unit, number), _share(user, number))
+    return 0.0
+
+
+# ---------------------------------------------------------------- today's model
+
+
+def geometry(unit: Unit) -> tuple[float, float]:
+    """Blocks, and threads of each, that a kernel is launched with."""
+    found = unit.once("geometry")
+    return unit.keep("geometry", _geometry(unit)) if found is None else found
+
+
+def _geometry(unit: Unit) -> tuple[float, float]:
+    hero = unit.leading()
+    if unit.kind == ROWS:
+        largest = max(unit.graph.vertices[m].elements for m in unit.members)
+        rows = max(1, unit.row_count)
+        return float(rows), float(min(1024, max(32, largest // rows)))
+    if unit.kind != LOOP and hero.opcode == "reduce" and tiled_reduction(hero):
+        data, extent = hero.operands[0], max(1, reduced_extent(hero))
+        if tiled_reduction(hero) == COLUMN:
+            minor = _minor_kept(hero)
+            major = max(1, hero.elements // max(1, minor))
+            return float(major * -(-extent // 4096) * -(-minor // 32)), 1024.0
+        threads = min(1024, max(32, extent // 8))
+        return max(1.0, data.elements / max(extent, threads)), float(threads)
+    if unit.kind != LOOP and tiled_transpose(hero):
+        return max(1.0, hero.elements / 1024), 128.0
+    elements = max((unit.graph.vertices[o].elements for o in unit.outputs), default=1)
+    return max(1.0, -(-elements // 128)), float(min(128, max(1, elements)))
+
+
+def _minor_kept(hero: Vertex) -> int:
+    data = hero.operands[0].shape
+    extent = 1
+    for axis in data.order:
+        if axis in hero.dims and data.dims[axis] != 1:
+            break
+        extent *= data.dims[axis]
+    return extent
+
+
+def _seconds(rules: Rules, flops: float, moved: float, blocks: float, threads: float) -> float:
+    device = rules.device
+    lanes = min(blocks, device.cores) * min(threads, device.units)
+    busy = flops / (2 * device.clock * max(1.0, lanes))
+    return busy + moved - 0.95 * min(busy, moved)
+
+
+def _memory(rules: Rules, size: float, total: float, blocks: float, waste: float) -> float:
+    device = rules.device
+    speed = min(device.bandwidth, min(blocks, device.cores) * device.clock * PER_CLOCK)
+    net = min(size, total)
+    again = total - net
+    faster = 8.0 if net < 2048 * device.cores else 2.5 if net < device.cache else 1.0
+    return net * waste / speed + again / (speed * faster)
+
+
+def _waste(unit: Unit, number: int) -> float:
+    """How much more than asked is moved, where neighbours in the kernel are no neighbours in memory."""
+    if not unit.transposed:
+        return 1.0
+    v = unit.graph.vertices[number]
+    if unit.kind != LOOP and tiled_transpose(unit.leading()):
+        return 1.0
+    moved = any(tiled_transpose(unit.graph.vertices[n]) for n in unit.inner.get(number, ()))
+    return max(1.0, SECTOR / max(1, v.bytes // max(1, v.elements))) if moved else 1.0
+
+
+def time_alone(unit: Unit, rules: Rules) -> float:
+    """Seconds of one kernel, launch not included."""
+    found = unit.once("alone")
+    if found is None:
+        blocks, threads = geometry(unit)
+        moved = traffic(unit, rules) + _written(unit, rules)
+        found = unit.keep("alone", _seconds(rules, unit_flops(unit, rules), moved, blocks, threads))
+    return found
+
+
+def _written(unit: Unit, rules: Rules) -> float:
+    if len(unit.outputs) == 1:
+        return unit.root.bytes / rules.device.bandwidth
+    return sum(unit.graph.vertices[o].bytes for o in unit.outputs) / rules.device.bandwidth
+
+
+def traffic(unit: Unit, rules: Rules) -> float:
+    """Seconds that a unit's operands take to read. What each takes is kept while its use stays the same."""
+    found = unit.once("traffic")
+    if found is None:
+        blocks = geometry(unit)[0]
+        found = unit.keep("traffic", sum(_operand_time(unit, o, rules, blocks) for o in unit.operands))
+    return found
+
+
+def _operand_time(unit: Unit, number: int, rules: Rules, blocks: float) -> float:
+    facts = unit.use(number)
+    kept = unit.reading.get(number)
+    if kept is not None and kept[0] is facts and kept[1] == blocks:
+        return kept[2]
+    v = unit.graph.vertices[number]
+    total = v.bytes * facts.work / v.elements if v.elements else 0.0
+    time = _memory(rules, v.bytes, total, blocks, _waste(unit, number))
+    unit.reading[number] = (facts, blocks, time)
+    return time
+
+
+def time_with(producer: Unit, unit: Unit, rules: Rules) -> float:
+    """Seconds of a kernel once it has taken a producer in, launch not included."""
+    made = producer.root
+    use = unit.use(made.number)
+    share = use.work / made.elements if made.elements else 0.0
+    straight = use.sources == WHOLE and not use.flags & (MIXED | REUSED)
+    own = blocks, threads = geometry(unit)
+    if producer.reductions and is_reduction_epilogue(producer, unit):
+        blocks, threads = geometry(producer)
+    moved = traffic(unit, rules) + _written(unit, rules) - _operand_time(unit, made.number, rules, own[0])
+    for o in producer.operands:
+        v = producer.graph.vertices[o]
+        if not v.elements:
+            continue
+        used = producer.use(o).work / v.elements * share
+        waste = _waste(producer, o) if producer.transposed else 1.0
+        if o in unit.operands:
+            moved -= _operand_time(unit, o, rules, own[0])
+            used += _share(unit, o) - (_common(producer, unit, o) if straight else 0.0)
+            waste = max(waste, _waste(unit, o))
+        moved += _memory(rules, v.bytes, v.bytes * used, blocks, waste)
+    flops = unit_flops(unit, rules) + unit_flops(producer, rules) * share
+    return _seconds(rules, flops, max(moved, 0.0), blocks, threads)
+
+
+def is_reduction_epilogue(producer: Unit, unit: Unit) -> bool:
+    """Whether the consumer only finishes a tiled reduction that the producer computes."""
+    if producer.kind == LOOP or not tiled_reduction(producer.leading()):
+        return False
+    return all(unit.hero(o).number == producer.outputs[0] for o in unit.outputs)

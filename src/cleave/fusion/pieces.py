@@ -1,0 +1,136 @@
+"""A plan of a `Program` as programs of its own, one for each kernel, in the order to run them.
+
+A piece reads arguments of the whole program and values that earlier pieces wrote, and writes what later
+pieces or the caller need. Views are accesses again: they belong to whoever reads them. Each piece goes
+through the same scheduler and emitters as any program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cleave.errors import Bug
+from cleave.fusion.graph import sorted_by_need
+from cleave.fusion.planning import Group, Plan
+from cleave.ir.dims import Atom, Extent, atoms_of
+from cleave.ir.ops import Access, Const, Input, Node, Position, Scalar, SizeOf, input_node
+from cleave.ir.program import Output, Program, sort_nodes
+from cleave.ir.rewrite import replace_arguments
+
+EVERYWHERE = Const | SizeOf | Position
+"""What every piece computes for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One kernel's program. Its inputs and outputs go by name: `reads` are arguments of the whole program or
+    values of earlier pieces; an output whose name is one of the whole program's is a result."""
+
+    program: Program
+    group: Group
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def pieces_of(plan: Plan, program: Program) -> tuple[Piece, ...]:
+    """The pieces of a plan that was made for this program's graph, in the order to run them."""
+    groups = [g for g in plan.groups if any(_own(g))]
+    owner: dict[Node, Group] = {}
+    for group in groups:
+        for node in (o.node for o in group.outputs if o.node is not None):
+            owner.setdefault(node, group)
+    for group in groups:
+        for node in _own(group):
+            owner.setdefault(node, group)
+    needs = {group.name: _needs(group) for group in groups}
+    read = {n for found in needs.values() for n in found}
+    missing = [
+        n
+        for n in (*(o.node for o in program.outputs), *read)
+        if n not in owner and not isinstance(n.op, Input | Scalar | EVERYWHERE)
+    ]
+    if missing:
+        raise Bug(f"no kernel of the plan for {program.name} computes {missing[0].op}")
+    order = sorted_by_need(
+        {name: [owner[n].name for n in found if n in owner] for name, found in needs.items()},
+        needs,
+        f"the plan for {program.name}",
+    )
+    by_name = {g.name: g for g in groups}
+    labels = _labels(plan)
+    made = [_piece(program, by_name[name], read, owner, labels) for name in order]
+    return tuple(p for p in made if p.writes)
+
+
+def _own(group: Group) -> list[Node]:
+    """The nodes that a group computes, arguments first."""
+    nodes = [m.node for m in group.members if m.node is not None and not m.view]
+    return [n for n in nodes if not isinstance(n.op, Input | Scalar | EVERYWHERE)]
+
+
+def _needs(group: Group) -> tuple[Node, ...]:
+    """The values that a group reads and does not compute."""
+    own = set(_own(group))
+    found: dict[Node, None] = {}
+    waiting = [a.node for n in own for a in n.reads]
+    seen: set[Node] = set()
+    order = sort_nodes(_own(group))
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node in own:
+            continue
+        seen.add(node)
+        if isinstance(node.op, EVERYWHERE):
+            waiting += [a.node for a in node.reads]
+        elif not isinstance(node.op, Input | Scalar):
+            found[node] = None
+    return tuple(n for n in order if n in found)
+
+
+def _labels(plan: Plan) -> Mapping[Node, str]:
+    return {v.node: "t_" + v.name.replace(".", "_") for v in plan.graph.vertices if v.node is not None}
+
+
+def _piece(
+    program: Program, group: Group, read: set[Node], owner: Mapping[Node, Group], labels: Mapping[Node, str]
+) -> Piece:
+    own = _own(group)
+    replaced: dict[Node, Access] = {}
+    for node in sort_nodes(own):
+        if node in own or isinstance(node.op, EVERYWHERE):
+            replaced[node] = replace_arguments(node, replaced).read()
+        elif isinstance(node.op, Input | Scalar):
+            replaced[node] = node.read()
+        else:
+            # A product of dims is an axis of the caller's alone: inside, each dim has an axis.
+            replaced[node] = input_node(labels[node], [(d,) for d in node.dims], node.dtype).read()
+    outputs: list[Output] = []
+    for node in own:
+        if owner[node] is not group:
+            continue
+        new = replaced[node].node
+        outputs += [Output(o.name, new, o.layout) for o in program.outputs if o.node is node]
+        if node in read:
+            outputs.append(Output(labels[node], new, tuple((k,) for k in range(len(new.axes)))))
+    reached = sort_nodes(o.node for o in outputs)
+    inputs = dict.fromkeys(n for n in reached if isinstance(n.op, Input | Scalar))
+    names = tuple(n.op.name for n in inputs if isinstance(n.op, Input | Scalar))
+    sizes = _sizes(program, (*inputs, *reached))
+    label = f"{program.name}_{labels[own[-1]]}"
+    made = Program(label, tuple(inputs), tuple(outputs), sizes)
+    return Piece(made, group, names, tuple(o.name for o in outputs))
+
+
+def _sizes(program: Program, nodes: tuple[Node, ...]) -> tuple[tuple[Atom, int | Extent], ...]:
+    """What the program knows of the sizes that some nodes use."""
+    used = {a for n in nodes for d in (*n.dims, *(i.dim for i in n.bound)) for a in atoms_of(d)}
+    known = dict(program.sizes)
+    waiting = list(used)
+    while waiting:
+        value = known.get(waiting.pop())
+        if isinstance(value, Extent):
+            more = {a for d, _ in value.terms for a in atoms_of(d)} - used
+            used |= more
+            waiting += more
+    return tuple((a, v) for a, v in program.sizes if a in used)

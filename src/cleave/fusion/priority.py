@@ -1,0 +1,230 @@
+"""Priority fusion: the edge that saves the most time first (xla-fusion.md, section 2.10; X26).
+
+A producer goes into all of its users that are no bitcasts, or into none. Its key is the time that this saves
+by today's model; after each step the keys of what changed are computed afresh. Ties go to the later vertex.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from math import inf
+
+from cleave.fusion.cost import is_reduction_epilogue, time_alone, time_with
+from cleave.fusion.decisions import Log, Numbers, Verdict, apply
+from cleave.fusion.edges import Why, budget, ir_size, kinds, known, not_fusible
+from cleave.fusion.opcodes import (
+    POINTWISE,
+    input_fusible,
+    keeps_width,
+    loop_fusible,
+    tiled_reduction,
+)
+from cleave.fusion.rules import Rules
+from cleave.fusion.units import INPUT, LOOP, State, Unit
+
+STAGE = "priority"
+SMALL_REDUCTION = 16
+
+
+def priority(state: State, rules: Rules, log: Log) -> bool:
+    """Run the pass; whether anything changed."""
+    queue = _Queue(state, rules, log)
+    changed = False
+    while (unit := queue.pop()) is not None:
+        users = targets(state, unit)
+        numbers = queue.numbers.get(unit.key, ())
+        for user in users:
+            log.accept(STAGE, "fuse", unit, user, numbers)
+            apply(state, "fuse", unit, user)
+        changed = True
+        queue.renew(unit, users)
+    return _constants(state, rules, log) or changed
+
+
+def fusible_bitcast(unit: Unit) -> bool:
+    """A lone bitcast that keeps the width of elements: it costs nothing where it is read."""
+    return not unit.is_group and unit.root.opcode == "bitcast" and keeps_width(unit.root)
+
+
+def targets(state: State, unit: Unit) -> list[Unit]:
+    """The users that a producer would go into."""
+    return [u for u in state.users(unit) if not fusible_bitcast(u)]
+
+
+@dataclass(slots=True)
+class _Pair:
+    """What is known of an edge, for one state of its two units."""
+
+    versions: tuple[int, int]
+    why: Why
+    gain: float
+
+
+class _Queue:
+    """Producers by key. Entries that a later change made stale are skipped."""
+
+    def __init__(self, state: State, rules: Rules, log: Log) -> None:
+        self.state, self.rules, self.log = state, rules, log
+        self.heap: list[tuple[float, int, int, int]] = []
+        self.stamp: dict[int, int] = {}
+        self.numbers: dict[int, Numbers] = {}
+        self.pairs: dict[tuple[int, int], _Pair] = {}
+        for unit in list(state.units.values()):
+            self.put(unit)
+
+    def pop(self) -> Unit | None:
+        while self.heap:
+            _, _, key, stamp = heapq.heappop(self.heap)
+            if self.stamp.get(key) == stamp and key in self.state.units:
+                self.stamp[key] += 1
+                return self.state.units[key]
+        return None
+
+    def put(self, unit: Unit) -> None:
+        """Key a producer afresh."""
+        self.stamp[unit.key] = stamp = self.stamp.get(unit.key, 0) + 1
+        if unit.root.opcode in ("parameter", "constant") and not unit.is_group:
+            return
+        if self.state.is_root(unit):
+            return
+        users = targets(self.state, unit)
+        why, at = self._barred(unit, users)
+        if why is not None:
+            if at is not unit:
+                self.log.refuse(STAGE, unit, at, why)
+            return
+        gain = inf if fusible_bitcast(unit) else self._gain(unit, users)
+        if gain < 0:
+            self.log.refuse(STAGE, unit, users[0], Verdict("SLOWER", "", self.numbers[unit.key]))
+            return
+        heapq.heappush(self.heap, (-gain, -unit.root.number, unit.key, stamp))
+
+    def renew(self, producer: Unit, users: list[Unit]) -> None:
+        """Key what a step changed: the new groups, what they read, and the producer if it is still there."""
+        changed: dict[int, Unit] = {}
+        for user in users:
+            changed[user.key] = user
+            changed.update((o.key, o) for o in self.state.operands(user))
+        if producer.key in self.state.units:
+            changed[producer.key] = producer
+        for unit in changed.values():
+            self.put(unit)
+
+    def _barred(self, unit: Unit, users: list[Unit]) -> tuple[Why, Unit]:
+        if not users:
+            return Verdict("NO_USERS", "only bitcasts"), unit
+        if self.state.in_tuple(unit):
+            return not_fusible(f"{unit.name} is a result"), users[0]
+        for user in users:
+            why = self._pair(unit, user).why
+            if why is not None:
+                return why, user
+        return None, unit
+
+    def _pair(self, unit: Unit, user: Unit) -> _Pair:
+        found = self.pairs.get((unit.key, user.key))
+        versions = (unit.version, user.version)
+        if found is None or found.versions != versions:
+            why = edge(self.state, self.rules, unit, user)
+            gain = 0.0
+            if why is None:
+                gain = time_alone(user, self.rules) - time_with(unit, user, self.rules)
+                versions = (unit.version, user.version)
+            found = self.pairs[(unit.key, user.key)] = _Pair(versions, why, gain)
+        return found
+
+    def _gain(self, unit: Unit, users: list[Unit]) -> float:
+        gain = self.rules.device.launch + time_alone(unit, self.rules)
+        gain += sum(self._pair(unit, user).gain for user in users)
+        self.numbers[unit.key] = (("saved us", gain * 1e6),)
+        return gain
+
+
+def fusible(unit: Unit) -> bool:
+    """What today's pass takes: groups, loops, and what roots an input kernel."""
+    v = unit.root
+    return (
+        unit.is_group
+        or loop_fusible(v)
+        or input_fusible(v)
+        or v.opcode in ("iota", "constant")
+        or (v.opcode == "reduce" and len(v.operands) == 2)
+    )
+
+
+def edge(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
+    """The checks of an edge, in order."""
+    if _plain(producer) and _plain(consumer):  # most edges of most graphs; nothing below refuses these
+        return None
+    for unit in (producer, consumer):
+        if (why := known(state, unit)) is not None:
+            return why
+        if not fusible(unit) and not (unit is consumer and unit.root.opcode == "reduce"):
+            return not_fusible(f"{unit.root.opcode} is no loop or input operation")
+    if not consumer.is_group and consumer.root.opcode == "bitcast":
+        return Verdict("BITCAST", consumer.name)
+    return (
+        _scatter(producer, consumer)
+        or _reductions(producer, consumer)
+        or kinds(rules, producer, consumer)
+        or budget(rules, producer, consumer, vertical=True)
+        or ir_size(rules, producer, consumer)
+    )
+
+
+def _plain(unit: Unit) -> bool:
+    v = unit.root
+    return (
+        not unit.kind and v.opcode in POINTWISE and v.opcode != "copy" and not v.effect and bool(v.operands)
+    )
+
+
+def _scatter(producer: Unit, consumer: Unit) -> Why:
+    scatters = producer.root.opcode == "scatter"
+    if scatters or (producer.kind == INPUT and producer.leading().opcode == "scatter"):
+        return Verdict("SCATTER", f"{producer.name} scatters")
+    root = consumer.root
+    if root.opcode == "scatter":
+        target = root.operands[0]
+        if target.number in producer.outputs or target.number in producer.operands:
+            return Verdict("SCATTER", f"{producer.name} is or reads the buffer of {root.name}")
+    return None
+
+
+def _reductions(producer: Unit, consumer: Unit) -> Why:
+    size = min(producer.reduced, consumer.reduced)
+    if size >= SMALL_REDUCTION:
+        return Verdict("TWO_REDUCTIONS", "", (("elements", size), ("limit", SMALL_REDUCTION)))
+    if (
+        producer.reductions
+        and producer.kind != LOOP
+        and tiled_reduction(producer.leading())
+        and not is_reduction_epilogue(producer, consumer)
+    ):
+        return Verdict("EPILOGUE", f"{consumer.name} is more than a chain behind {producer.name}")
+    return None
+
+
+def _constants(state: State, rules: Rules, log: Log) -> bool:
+    """Constants of one element go into the groups that read them."""
+    changed = False
+    for unit in list(state.units.values()):
+        if unit.root.opcode != "constant" or unit.is_group or unit.root.elements > 1:
+            continue
+        for user in state.users(unit):
+            why = (
+                not_fusible(f"{user.root.opcode} is opaque")
+                if not fusible(user)
+                else edge_constant(unit, user)
+            )
+            if why is None:
+                log.accept(STAGE, "fuse", unit, user)
+                apply(state, "fuse", unit, user)
+                changed = True
+    return changed
+
+
+def edge_constant(unit: Unit, user: Unit) -> Why:
+    """A constant may go into a group, but not into the buffer of a scatter."""
+    return (None if user.is_group else Verdict("CONST")) or _scatter(unit, user)

@@ -1,0 +1,134 @@
+"""Which device is at hand, and what it can do: the fitted machine if `cleave calibrate` has left one.
+
+A fitted machine is a text file in the user's data folder, `machines/<device>.machine`; it may be copied to
+another computer with the same device. Without one the built-in figures of `cleave.schedule.machine` hold.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cleave.errors import ParseError
+from cleave.knobs import knobs
+from cleave.runtime.build import machine as processor
+from cleave.schedule.machine import CPU, H200, Machine
+
+BUILT_IN: Mapping[str, Machine] = {"cpu": CPU, "cuda": H200, "interpret": H200}
+FORM = "cleave machine 1"
+_log = logging.getLogger("cleave")
+
+
+@functools.cache
+def device_name(target: str) -> str:
+    """What the device of a target calls itself. Without a GPU, what is compiled for one is for an H200."""
+    if target == "cuda":
+        return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "NVIDIA H200"
+    if target == "interpret":
+        return "interpreter"
+    found = re.search(r"'model name': '([^']*)'", processor())
+    return f"{found[1] if found else platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def machine_of(target: str) -> Machine:
+    """The fitted machine of a target's device, else the built-in one."""
+    if target == "interpret":
+        return BUILT_IN[target]
+    return _machine(target, machine_file(target))
+
+
+class Machines(Mapping[str, Machine]):
+    """The machine of each target, read when it is asked for."""
+
+    def __getitem__(self, target: str) -> Machine:
+        if target not in BUILT_IN:
+            raise KeyError(target)
+        return machine_of(target)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(BUILT_IN)
+
+    def __len__(self) -> int:
+        return len(BUILT_IN)
+
+
+def machine_file(target: str) -> Path:
+    """Where the fitted machine of a target's device is kept."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", device_name(target)).strip("-").lower()
+    return knobs().data_dir / "machines" / f"{name}.machine"
+
+
+@functools.cache
+def _machine(target: str, path: Path) -> Machine:
+    try:
+        return parse_machine(path.read_text(), BUILT_IN[target])
+    except OSError:
+        return BUILT_IN[target]
+    except ParseError as error:
+        _log.warning("%s is ignored: %s", path, error)
+        return BUILT_IN[target]
+
+
+def forget() -> None:
+    """Read the files again at the next call."""
+    _machine.cache_clear()
+
+
+def print_machine(machine: Machine, notes: Mapping[str, str]) -> str:
+    """The text of a machine; `notes` say how it came about."""
+    lines = [FORM, *(f"# {name}: {value}" for name, value in notes.items())]
+    for item in fields(machine):
+        value = getattr(machine, item.name)
+        if isinstance(value, Mapping):
+            lines += [f"{item.name}.{key} = {number:.6g}" for key, number in value.items()]
+        elif isinstance(value, tuple):
+            lines.append(f"{item.name} = {' '.join(map(str, value))}")
+        else:
+            lines.append(
+                f"{item.name} = {value:.6g}" if isinstance(value, float) else f"{item.name} = {value}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def parse_machine(text: str, base: Machine) -> Machine:
+    """A machine from its text. What the text does not give, and what this version does not know, is as in
+    `base`; `ParseError` for a text of another kind."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or lines[0] != FORM:
+        raise ParseError(f"line 1 is {lines[0] if lines else 'missing'!r}, expected {FORM!r}")
+    known = {item.name: getattr(base, item.name) for item in fields(base)}
+    changed: dict[str, Any] = {}
+    for line in lines[1:]:
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if line.startswith("#"):
+            continue
+        if not equals:
+            raise ParseError(f"{line!r} is not NAME = VALUE")
+        head, _, key = name.partition(".")
+        if head not in known:
+            continue
+        try:
+            if key:
+                changed[head] = {**changed.get(head, known[head]), key: float(value)}
+            else:
+                changed[head] = _like(known[head], value)
+        except ValueError as error:
+            raise ParseError(f"{line!r}: {error}") from error
+    made = replace(base, **changed)
+    if made.kind != base.kind:
+        raise ParseError(f"it is for {made.kind}, not for {base.kind}")
+    return made
+
+
+def _like(old: Any, value: str) -> Any:
+    if isinstance(old, tuple):
+        return tuple(int(word) for word in value.split())
+    return type(old)(value) if not isinstance(old, bool) else value == "True"

@@ -1,0 +1,135 @@
+"""Searches that are kept on disk: a program is searched once, whatever process asks, and at whatever sizes.
+
+An entry is stored under the program in canonical form (operations, names, layouts; not the numbers that sizes
+are fixed to), the settings of the search, and the source of `ir` and `algebra`. What is found holds for every
+size, so a program is searched without its fixed sizes, and gets them back afterwards. Entries are those of
+`cache`: whole or absent, safe with many processes and with a kill at any moment. The last few are kept in
+memory as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from cleave.algebra import search as searching
+from cleave.algebra.search import Found
+from cleave.ir.candidate import Candidate
+from cleave.ir.dims import Extent
+from cleave.ir.packed import OWN, changed, classes_of, pack, unpack
+from cleave.ir.program import Program
+from cleave.knobs import knobs
+from cleave.runtime import cache
+
+CLASSES = classes_of(searching, besides=OWN)
+SUFFIX = ".found"
+SOURCES = ("ir", "algebra")
+"""The packages that what is found depends on."""
+
+MOST_KEPT = 64
+_kept: OrderedDict[tuple[Path, str], Found] = OrderedDict()
+_lock = threading.Lock()
+
+
+def search(
+    program: Program, *, split: bool = True, reassociate: bool = True, numerics: str = "stable"
+) -> Found:
+    """What `cleave.algebra.search.search` finds for a program, from memory or disk if it was searched before.
+    Writes nothing but the entry; errors of the search come through and are not kept."""
+    free = without_sizes(program)
+    key = key_of(free, split=split, reassociate=reassociate, numerics=numerics)
+    place = (knobs().cache_dir, key)
+    with _lock:
+        found = _kept.get(place)
+        if found is not None:
+            _kept.move_to_end(place)
+    if found is None:
+        found = _fetched(free, key, split=split, reassociate=reassociate, numerics=numerics)
+        with _lock:
+            _kept[place] = found
+            if len(_kept) > MOST_KEPT:
+                _kept.popitem(last=False)
+    return with_sizes(found, program)
+
+
+def forget() -> None:
+    """Drop what is kept in memory; entries on disk stay."""
+    with _lock:
+        _kept.clear()
+
+
+def key_of(free: Program, *, split: bool, reassociate: bool, numerics: str) -> str:
+    """The key of an entry; `free` is without fixed sizes."""
+    settings = {"split": split, "reassociate": reassociate, "numerics": numerics}
+    parts = {"program": identity(free), "settings": json.dumps(settings, sort_keys=True)}
+    return cache.key_of(parts, sources=SOURCES)
+
+
+def identity(program: Program) -> str:
+    """A program in canonical form: equal for programs that print the same text. Digests stand for nodes."""
+    nodes = program.nodes
+    text = {
+        "name": program.name,
+        "inputs": [node.digest for node in program.inputs],
+        "outputs": [(o.name, o.node.digest, o.layout) for o in program.outputs],
+        "sizes": [(str(atom), str(value)) for atom, value in program.sizes],
+        "names": [program.names.get(node, "") for node in nodes],
+    }
+    return json.dumps(text)
+
+
+def without_sizes(program: Program) -> Program:
+    """The program with every size dynamic that is not made of others, and without the user's lines."""
+    made = tuple((atom, value) for atom, value in program.sizes if isinstance(value, Extent))
+    return replace(program, sizes=made, lines={})
+
+
+def with_sizes(found: Found, program: Program) -> Found:
+    """What was found for a program without sizes, for the program itself."""
+    if not found.candidates:
+        return found
+    first, *others = [_sized(candidate, program) for candidate in found.candidates]
+    return replace(found, candidates=(replace(first, program=program), *others))
+
+
+def _sized(candidate: Candidate, program: Program) -> Candidate:
+    split = candidate.split_form
+    return changed(
+        candidate,
+        program=changed(candidate.program, sizes=program.sizes),
+        split_form=changed(split, sizes=program.sizes) if split is not None else None,
+    )
+
+
+def _fetched(free: Program, key: str, *, split: bool, reassociate: bool, numerics: str) -> Found:
+    made: list[Found] = []
+
+    def make(path: Path) -> None:
+        found = searching.search(free, split=split, reassociate=reassociate, numerics=numerics)
+        made.append(found)
+        path.write_bytes(pack(found, *CLASSES))
+
+    path = cache.fetch(key, SUFFIX, make)
+    if made:
+        return made[0]
+    with _without_collection():
+        return unpack(path.read_bytes(), *CLASSES)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Thousands of objects that all stay are made at once: looking for garbage among them costs more than
+    making them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

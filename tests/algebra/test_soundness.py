@@ -1,0 +1,72 @@
+"""Random pairs of programs: what the prover says against the second opinion (`python -m benchmarks.soundness`
+runs as many as a night has time for)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from algebra.random_faults import FAULTS
+from algebra.random_pairs import draw, judge
+from algebra.random_rewrites import LAWS
+from cleave.ir.text import print_program
+
+ROOT = Path(__file__).parents[2]
+
+
+def judged(seed: str, count: int, points: int, length: tuple[int, int] = (5, 10)) -> Counter[str]:
+    """The answers for pairs of a seed; an assertion fails at the first fault."""
+    answers: Counter[str] = Counter()
+    for number in range(count):
+        pair = draw(seed, number, length)
+        verdict = judge(pair, points)
+        shown = "\n".join(map(print_program, (pair.a, pair.b)))
+        assert not verdict.fault, f"pair {number} of {seed}: {pair.laws}: {verdict.fault}\n{shown}"
+        answers[f"{'unsound' if pair.unsound else 'sound'} {verdict.answer}"] += 1
+    return answers
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_what_is_proved_is_true(block: int) -> None:
+    answers = judged(f"quick {block}", 500, points=1, length=(3, 6))
+    assert answers["sound yes"] + answers["sound yes-if"] >= 0.9 * 250
+    assert answers["unsound unknown"] >= 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("block", range(10))
+def test_what_is_proved_is_true_of_many(block: int) -> None:
+    answers = judged(f"many {block}", 2000, points=3)
+    assert answers["sound yes"] + answers["sound yes-if"] >= 0.9 * 1000
+
+
+def test_every_law_and_every_fault_is_drawn() -> None:
+    used: set[str] = set()
+    for number in range(500):
+        used |= set(draw("coverage", number).laws)
+    assert len({*LAWS, *FAULTS} - used) <= 8
+
+
+def test_a_pair_is_always_the_same() -> None:
+    for number in range(20):
+        one, two = draw("same", number), draw("same", number)
+        assert (one.a.outputs, one.b.outputs, one.laws) == (two.a.outputs, two.b.outputs, two.laws)
+
+
+def test_the_command_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    out = tmp_path / "soundness.json"
+    command = [sys.executable, "-m", "benchmarks.soundness", "--seed", "command", "--out", str(out)]
+    for count in ("4", "8"):
+        done = subprocess.run(
+            [*command, "--pairs", count], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert found["pairs"] == 8 and sum(found["answers"].values()) == 8 and found["faults"] == []
+    assert "8 of 8 pairs, 0 faults" in done.stdout

@@ -1,0 +1,213 @@
+"""The short way of repeated calls: when it is taken, when it must not be, and what it costs."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cleave
+from cleave.frontend.jit import Jit
+from cleave.runtime.caller import caller_text
+from cleave.runtime.triton_launch import calls, starter
+
+
+def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * y + x
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Jit:
+    return cleave.jit(scaled, target="cpu")
+
+
+def warm(fn: Jit, *args: torch.Tensor) -> None:
+    """Two calls: the first compiles, the second finds its variant and is remembered."""
+    for _ in range(2):
+        fn(*args)
+
+
+def test_it_is_taken_and_right(compiled: Jit) -> None:
+    x, y = torch.randn(5), torch.randn(5)
+    warm(compiled, x, y)
+    known = len(compiled.quick.runs)
+    assert known
+    for _ in range(3):
+        x, y = torch.randn(5), torch.randn(5)
+        torch.testing.assert_close(compiled(x, y), scaled(x, y))
+    assert len(compiled.quick.runs) == known
+
+
+def test_other_shapes_strides_dtypes_take_the_long_way(compiled: Jit) -> None:
+    x, y = torch.randn(6), torch.randn(6)
+    warm(compiled, x, y)
+    for a, b in (
+        (torch.randn(7), torch.randn(7)),
+        (torch.randn(12)[::2], torch.randn(6)),
+        (torch.randn(7)[1:], torch.randn(6)),
+        (torch.randn(6).double(), torch.randn(6).double()),
+        (torch.randn(2, 3), torch.randn(2, 3)),
+        (torch.complex(torch.randn(6), torch.randn(6)).conj().imag, torch.randn(6)),
+        (torch.nn.Parameter(torch.randn(6), requires_grad=False), torch.randn(6)),
+    ):
+        torch.testing.assert_close(compiled(a, b), scaled(a, b))
+        torch.testing.assert_close(compiled(a, b), scaled(a, b))
+
+
+def test_gradients_modes_and_transforms_still_reach_pytorch(compiled: Jit) -> None:
+    x, y = torch.randn(8), torch.randn(8)
+    warm(compiled, x, y)
+    leaf = x.clone().requires_grad_()
+    assert compiled(leaf, y).requires_grad
+    with torch.no_grad():
+        warm(compiled, leaf, y)
+        assert not compiled(leaf, y).requires_grad
+    assert compiled(leaf, y).requires_grad
+    batched = torch.vmap(compiled)(torch.stack([x, x]), torch.stack([y, y]))
+    torch.testing.assert_close(batched, torch.stack([scaled(x, y)] * 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(compiled(x, y), scaled(x, y))
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(x, y), scaled(x, y))
+
+
+def test_arguments_that_are_no_tensors(compiled: Jit) -> None:
+    x, y = torch.randn(8), torch.randn(8)
+    warm(compiled, x, y)
+    with pytest.raises(Exception):  # noqa: B017  whatever PyTorch itself raises
+        compiled(x, None)
+    assert compiled(x, 2.0).equal(scaled(x, 2.0))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        compiled(x)
+    torch.testing.assert_close(compiled(x, y=y), scaled(x, y))
+    assert isinstance(np.asarray(compiled(x, y)), np.ndarray)
+
+
+def test_constants_in_sight_are_looked_at() -> None:
+    factor = 2.0
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * factor
+
+    ours = cleave.jit(fn, target="cpu")
+    x = torch.randn(4)
+    for factor in (2.0, 3.0, 2.0):
+        for _ in range(3):
+            torch.testing.assert_close(ours(x), x * factor)
+
+
+def test_parameters_are_read_at_each_call() -> None:
+    layer = torch.nn.Linear(4, 3).requires_grad_(False)
+    ours = cleave.jit(layer, target="cpu")
+    x = torch.randn(2, 4)
+    warm(ours, x)
+    assert ours.quick.runs
+    for _ in range(2):
+        torch.testing.assert_close(ours(x), layer(x))
+        layer.weight.mul_(2)
+        layer.bias = torch.nn.Parameter(torch.randn(3), requires_grad=False)
+    layer.bias.requires_grad_(True)
+    assert ours(x).requires_grad
+
+
+@pytest.mark.parametrize("make", [lambda a, b: (a, b), lambda a, b: [b, a], lambda a, b: {"a": a, "b": (b,)}])
+def test_results_come_back_in_the_users_containers(make: Callable[..., Any]) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return make(x + 1, x * 2)
+
+    ours = cleave.jit(fn, target="cpu")
+    x = torch.randn(4)
+    for _ in range(3):
+        found = ours(x)
+        assert type(found) is type(fn(x))
+        torch.testing.assert_close(found, fn(x))
+
+
+def test_an_argument_handed_back_is_the_argument() -> None:
+    ours = cleave.jit(lambda x: (x, x + 1), target="cpu")
+    x = torch.randn(4)
+    for _ in range(3):
+        assert ours(x)[0] is x
+
+
+def test_no_tensor_is_kept(compiled: Jit) -> None:
+    x, y = torch.randn(9), torch.randn(9)
+    warm(compiled, x, y)
+    result = weakref.ref(compiled(x, y)), weakref.ref(x)
+    del x, y
+    gc.collect()
+    assert result[0]() is None and result[1]() is None
+
+
+def test_many_threads(compiled: Jit) -> None:
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for n in range(1, 40):
+            x, y = torch.randn(n, generator=generator), torch.randn(n, generator=generator)
+            if not torch.allclose(compiled(x, y), scaled(x, y)):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_written_call_reads_like_one() -> None:
+    text = caller_text(
+        [True, False, True, True], 2, 1, [(4, [(0, 0), (1, 1), (2, 2)]), (3, [(0, 3), (1, 2)])]
+    )
+    assert "    def call(t0, n1):\n        t2 = empty(s2, d2, k2)\n" in text
+    assert "        if f0(p0, n1, p2, threads()):\n            failed()\n" in text
+    assert "        if f1(p3, p2, threads()):\n" in text and "        return (t2,)\n" in text
+
+
+# ---------------------------------------------------------------- Triton's kernels, without a GPU
+
+
+class FakeKernel:
+    """What Triton's compiled kernels offer to those who start them."""
+
+    function, packed_metadata = 7, ("packed",)
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[Any, ...]] = []
+        self.usual: list[tuple[Any, ...]] = []
+
+    def run(self, *args: Any) -> None:
+        self.ran.append(args)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *args: self.usual.append((grid, *args))
+
+
+def test_kernels_start_without_detours_unless_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    knobs = pytest.importorskip("triton.knobs")
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
+    kernel = FakeKernel()
+    start = starter(kernel, 12, 1)
+    start(1, 2)
+    assert kernel.ran == [(12, 1, 1, 101, 7, ("packed",), None, None, None, 1, 2)] and not kernel.usual
+    hook = getattr(knobs.runtime, "launch_enter_hook", None)
+    monkeypatch.setattr(knobs.runtime, "launch_enter_hook", lambda metadata: None)
+    start(3)
+    assert kernel.usual == [((12, 1, 1), 3)] and len(kernel.ran) == 1
+    assert not calls(hook)
+
+
+def test_kernels_of_another_triton_start_as_it_says() -> None:
+    class Other:
+        def __getitem__(self, grid: tuple[int, ...]) -> str:
+            return f"started by {grid}"
+
+    assert starter(Other(), 3, 0) == "started by (3, 1, 1)"

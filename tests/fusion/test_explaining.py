@@ -1,0 +1,145 @@
+"""Explanations, lints and the report of a plan; the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cleave.cli import main
+from cleave.errors import Invalid
+from cleave.fusion.explaining import explain
+from cleave.fusion.lints import lints
+from cleave.fusion.notation import parse_graph
+from cleave.fusion.planning import plan_fusion
+from cleave.fusion.rules import Rules
+from cleave.report.fusion import MOST_DECISIONS, explanation_text, fusion_data, fusion_page, fusion_text
+from fusion.graphs import blocks
+
+CASES = Path(__file__).parents[1] / "cases" / "fusion"
+SUITE = Path(__file__).parent / "suite.py"
+CONCAT = """
+a: f32[64,2] = parameter, src=step.py:3
+b: f32[64,2] = parameter
+q: f32[64,4] = parameter
+x = neg(a), src=step.py:4
+c = concat(x, b), dims={1}, src=step.py:5
+m = abs(q), src=step.py:2
+e = add(c, m), src=step.py:6
+r: f32[64,4] = custom-call(c), effect, src=step.py:7
+ret e, r
+"""
+
+
+def test_a_refusal_names_its_reason_and_a_change_that_was_tried() -> None:
+    plan = plan_fusion(
+        parse_graph("p: f32[8] = parameter\na = neg(p)\nb = abs(a)\nc = exp(a)\nret b, c"), "vertical"
+    )
+    answer = explain(plan, "a", "b")
+    assert not answer.together and [d.code for d in answer.edges] == ["DUP_FORBIDDEN"]
+    assert ("pass", "--strategy vertical+vertical-dup") in [(c.sort, c.text) for c in answer.changes]
+    text = explanation_text(answer)
+    assert "refused DUP_FORBIDDEN" in text and "What would flip it" in text
+
+
+def test_a_concatenation_with_two_readers() -> None:
+    plan = plan_fusion(parse_graph(CONCAT), "vertical-dup", Rules("X23"))
+    answer = explain(plan, "c", "e")
+    assert not answer.together
+    assert explain(plan, "step.py:5", "6").two.name == "e"
+    changes = {c.sort for c in answer.changes}
+    assert "rewrite" in changes
+    with pytest.raises(Invalid, match="no operation comes from line"):
+        explain(plan, "step.py:99", "e")
+    with pytest.raises(Invalid, match="has no operation 'zz'"):
+        explain(plan, "zz", "e")
+
+
+def test_operations_that_are_not_neighbours_are_explained_by_the_borders_between_them() -> None:
+    text = "p: f32[8] = parameter\na = neg(p)\nw: f32[8] = custom-call(a)\nb = abs(w)\nret b"
+    answer = explain(plan_fusion(parse_graph(text), "xla", Rules("X23")), "a", "b")
+    assert [(x.name, y.name) for x, y, _ in answer.walls] == [("a", "w"), ("w", "b")]
+    together = explain(plan_fusion(parse_graph(text.replace("custom-call", "neg")), "xla"), "b", "a")
+    assert together.together and "share 1 kernel" in explanation_text(together)
+
+
+LOOP = """
+body step {{
+  s: f32[64,4] = parameter
+  x = slice(s), at={{0:64, 0:2}}
+  y = slice(s), at={{0:64, 2:4}}
+  u = add(x, y)
+  {call}
+  n = concat(u, v), dims={{1}}, src=sim.py:9
+  carry s <- n
+  ret n
+}}
+p: f32[64,4] = parameter
+w: (f32[64,4]) = while(p), trips=100, body=step, src=sim.py:7
+r = get-tuple-element(w), value=0
+ret r
+"""
+
+
+def test_lints_of_a_loop() -> None:
+    opaque = lints(parse_graph(LOOP.format(call="v: f32[64,2] = custom-call(u), src=sim.py:8")))
+    assert [(f.code, f.line) for f in opaque] == [
+        ("CONCAT_CARRIED", "sim.py:9"),
+        ("OPAQUE_IN_LOOP", "sim.py:8"),
+    ]
+    plain = lints(parse_graph(LOOP.format(call="v = sin(u)")))
+    assert [f.code for f in plain] == ["CONCAT_CARRIED", "UNROLLABLE"]
+    assert "unroll it by 20" in plain[1].text
+    flat = """
+    body step {
+      x: f32[64] = parameter
+      y = sin(x)
+      carry x <- y
+      ret y
+    }
+    p: f32[64] = parameter
+    w: (f32[64]) = while(p), trips=7, body=step
+    r = get-tuple-element(w), value=0
+    ret r
+    """
+    assert "whole loop fits one kernel" in lints(parse_graph(flat))[0].text
+
+
+def test_reports_are_bounded_and_name_the_epoch() -> None:
+    plan = plan_fusion(blocks(900), "xla", Rules("X23"))
+    assert len(plan.decisions) > MOST_DECISIONS
+    text, page = fusion_text(plan), fusion_page(plan)
+    assert "epoch X23: XLA 90531c6d" in text and len(text) < 40_000
+    assert page.count("<tr>") <= MOST_DECISIONS + 2 and len(page) < 200_000 and "http" not in page
+    data = fusion_data(plan, limit=50)
+    assert len(data["decisions"]) == 50 and data["decisions_left_out"] == len(plan.decisions) - 50  # type: ignore[arg-type,operator]
+    assert json.loads(json.dumps(data))["epoch"] == "X23"
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["fuse", *words])
+    return int(ended.value.code or 0)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, data = tmp_path / "plan.html", tmp_path / "plan.json"
+    where = f"{SUITE}:cartpole"
+    assert run(where, "--strategy", "xla", "--epoch", "X22", "--html", str(page), "--json", str(data)) == 0
+    shown = capsys.readouterr().out
+    assert "epoch X22" in shown and "launches" in shown and "CONCAT_CARRIED" in shown
+    assert page.read_text().startswith("<!doctype html>")
+    read = json.loads(data.read_text())
+    assert read["after"]["launches"] == 2  # the paper's first kernel ends at the concatenation
+    assert run(where, "--strategy", "xla", "--epoch", "X22", "--explain", "out0", "out1") == 0
+    assert "do not share a kernel" in capsys.readouterr().out
+    assert run(str(CASES / "V10.cleave").replace("V10", "missing")) == 4
+    assert run(where, "--epoch", "X99") == 4
+    assert "unknown epoch 'X99'" in capsys.readouterr().err
+    assert run(where, "--strategy", "magic") == 4
+    assert run(where, "--size", "Q=3") == 4
+    graph = tmp_path / "small.cleave"
+    graph.write_text("p: f32[8] = parameter\na = neg(p)\nb = abs(a)\nret b\n")
+    assert run(str(graph), "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out.split("\n", 0)[0])["after"]["launches"] == 1

@@ -1,0 +1,90 @@
+"""Fitted machines as text files, and which one a target has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cleave.errors import Invalid, ParseError
+from cleave.frontend import calibrate as calibration
+from cleave.knobs import scope
+from cleave.pipeline import TARGETS
+from cleave.runtime import machines
+from cleave.runtime.machines import BUILT_IN, machine_file, machine_of, parse_machine, print_machine
+from cleave.schedule.machine import CPU, H200
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    machines.forget()
+    with scope(data_dir=tmp_path):
+        yield tmp_path
+    machines.forget()
+
+
+@pytest.mark.parametrize("machine", [CPU, H200], ids=lambda m: m.name)
+def test_the_text_comes_back(machine: machines.Machine) -> None:
+    assert parse_machine(print_machine(machine, {"made": "by hand"}), machine) == machine
+
+
+def test_what_a_text_lacks_or_has_too_much(data: Path) -> None:
+    found = parse_machine("cleave machine 1\nmemory = 1e9\nmatrix.f32 = 5\nwarp_drive = 9\n", CPU)
+    assert found == replace(CPU, memory=1e9, matrix={**CPU.matrix, "f32": 5.0})
+    for text in (
+        "",
+        "cleave machine 2\n",
+        "cleave machine 1\nmemory: 3\n",
+        "cleave machine 1\nmemory = fast\n",
+    ):
+        with pytest.raises(ParseError):
+            parse_machine(text, CPU)
+    with pytest.raises(ParseError, match="for cuda"):
+        parse_machine(print_machine(H200, {}), CPU)
+
+
+def test_a_fitted_machine_is_used_and_a_broken_file_is_not(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert machine_of("cpu") == BUILT_IN["cpu"] == TARGETS["cpu"]
+    path = machine_file("cpu")
+    path.parent.mkdir(parents=True)
+    path.write_text(print_machine(replace(CPU, memory=1e9), {}))
+    machines.forget()
+    assert machine_of("cpu").memory == TARGETS["cpu"].memory == 1e9
+    path.write_text("nonsense")
+    machines.forget()
+    assert machine_of("cpu") == CPU and "is ignored" in caplog.text
+    assert list(TARGETS) == ["cpu", "cuda", "interpret"]
+
+
+def test_calibration_fits_what_can_be_believed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small probes: what is measured is kept, or a note says why not; the file is read at once."""
+    for name, size in (("STREAM", 1 << 16), ("SQUARE", 96)):
+        monkeypatch.setattr(calibration, name, {"cpu": size, "cuda": size})
+    monkeypatch.setattr(calibration, "CHAIN", 4)
+    before = calibration._device("cpu")
+    monkeypatch.setattr(calibration, "_device", lambda target: replace(before, matrix={"f32": 60e9}))
+    found = calibration.calibrate("cpu", budget=60)
+    told = [note.split()[0] for note in found.notes]
+    changed = [name for name, _, _ in found.rows()]
+    for name in ("launch", "memory", "near", "vector", "special", "division", "matrix.f32"):
+        assert (name in changed) != (name in told), (name, found.notes)
+    assert found.path.exists() and machine_of("cpu").memory == pytest.approx(found.machine.memory, rel=1e-5)
+    assert str(found.path) in found.text() and found.data()["device"] == found.machine.name
+
+
+def test_calibration_without_time_or_device(data: Path) -> None:
+    found = calibration.calibrate("cpu", budget=0, out=data / "mine.machine")
+    assert len(found.notes) == 6 + len([d for d in CPU.matrix if d != "f64"]) and not found.rows()[3:]
+    assert parse_machine((data / "mine.machine").read_text(), CPU).memory == CPU.memory
+    with pytest.raises(Invalid, match="cannot be measured"):
+        calibration.calibrate("interpret")
+    if not calibration.torch.cuda.is_available():
+        with pytest.raises(Invalid, match="no GPU"):
+            calibration.calibrate("cuda")
+    (data / "file").write_text("")
+    with pytest.raises(Invalid, match="cannot be written"):
+        calibration.calibrate("cpu", budget=0, out=data / "file" / "x.machine")

@@ -1,0 +1,246 @@
+"""Recipes: text, names, what is passed over and why, and which tile program they make the pipeline choose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cleave.errors import Invalid, ParseError
+from cleave.ir.dims import Atom
+from cleave.ir.parse import parse_program
+from cleave.ir.program import Program
+from cleave.ir.text import print_program
+from cleave.knobs import scope
+from cleave.pipeline import compile_program, plan
+from cleave.report.explain import explain
+from cleave.runtime import recipes
+from cleave.runtime.machines import device_name
+from cleave.runtime.naming import canonical, program_digest, renamed, renaming, tiles_digest
+from cleave.runtime.recipes import (
+    SHIPPED,
+    SUFFIX,
+    Recipe,
+    find,
+    parse_recipe,
+    print_recipe,
+    recipe_of,
+    save,
+)
+from cleave.runtime.tune import Choice, Point, Result, Tuned
+from cleave.runtime.tune_store import Measured
+
+TEXT = """program normed(x: f32[S, K], w: f32[K, C]) where K = 48, C = 32 {
+  square[s: S, k: K]: f32 = mul(x[s, k], x[s, k])
+  total[s: S]: f32 = sum[k: K](square[s, k])
+  root[s: S]: f32 = rsqrt(total[s])
+  product[s: S, c: C]: f32 = contract[k: K](x[s, k], w[k, c])
+  out[s: S, c: C]: f32 = mul(product[s, c], root[s])
+  return out[s, c]
+}
+"""
+PROGRAM = parse_program(TEXT)
+OTHER_NAMES = {"normed": "renormed", "x": "rows", "w": "weight", "S": "Batch", "K": "Depth", "C": "Width",
+               "out": "z", "square": "sq", "total": "sums", "root": "scale", "product": "dots"}  # fmt: skip
+S = Atom("S")
+
+
+def other_names() -> Program:
+    text = re.sub(r"\b(\w+)\b", lambda m: OTHER_NAMES.get(m[1], m[1]), TEXT)
+    return parse_program(text)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of recipes; nothing remembered from other tests."""
+    monkeypatch.setattr(recipes, "_REMEMBERED", {})
+    with scope(data_dir=tmp_path / "data", recipes=(tmp_path / "recipes",)):
+        (tmp_path / "recipes").mkdir()
+        yield tmp_path / "recipes"
+
+
+def tuned(program: Program = PROGRAM, best: int = 2, *sizes: int) -> list[Tuned]:
+    """As if measured: at each size the tile program number `best` of the ranking is the fastest."""
+    made: list[Tuned] = []
+    for size in sizes or (64,):
+        planned = plan(program, target="cpu", sizes={program.dynamic[0]: size}, count=6)
+        choices = tuple(
+            Choice(r.tiles, r.cost.seconds, recipes.candidate_digest(r.candidate), r.candidate.form)
+            for r in planned.ranked[0]
+        )
+        point = Point(program, "cpu", planned.representatives[0], choices)
+        times = [1e-5 if n == best else 2e-5 + n * 1e-6 for n in range(len(choices))]
+        results = [Result(c, Measured("right", t, 1e-7)) for c, t in zip(choices, times, strict=True)]
+        made.append(Tuned(point, sorted(results, key=lambda r: r.measured.seconds or 0.0)))
+    return made
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return recipe_of(tuned(PROGRAM, 2, 64, 1024))
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_names_do_not_matter() -> None:
+    mine, other = PROGRAM, other_names()
+    assert program_digest(mine) == program_digest(other)
+    assert print_program(canonical(mine)) == print_program(canonical(other))
+    assert program_digest(parse_program(TEXT.replace("K = 48", "K = 47"))) != program_digest(mine)
+    assert program_digest(parse_program(TEXT.replace("rsqrt", "sqrt"))) != program_digest(mine)
+
+
+def test_tile_programs_follow_the_names() -> None:
+    tiles = plan(PROGRAM, target="cpu", sizes={S: 64}).ranked[0][0].tiles
+    other = other_names()
+    theirs = renamed(tiles, renaming(PROGRAM, other), other.name)
+    assert theirs.inputs[0].name == "rows" and theirs != tiles
+    assert renamed(theirs, renaming(other, PROGRAM), tiles.name) == tiles
+    assert tiles_digest(theirs, other) == tiles_digest(tiles, PROGRAM)
+    one = replace(tiles, kernels=(replace(tiles.kernels[0], warps=9), *tiles.kernels[1:]))
+    assert tiles_digest(one, PROGRAM) != tiles_digest(tiles, PROGRAM)
+
+
+# ---------------------------------------------------------------- text
+
+
+def test_the_text_comes_back(recipe: Recipe) -> None:
+    text = print_recipe(recipe)
+    assert parse_recipe(text) == recipe
+    assert print_recipe(parse_recipe(text)) == text
+    assert text.startswith("cleave recipe 1\n") and "--- point S=64\n1: 10.000 us\n" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("cleave recipe 1", "cleave recipe 2"), "expected 'cleave recipe 1'"),
+        (("by 64", "by 63"), "altered"),
+        (("10.000 us", "1.000 us"), "altered"),
+        (("--- program", "--- nothing"), "altered"),
+        (("", ""), ""),
+    ],
+)
+def test_a_recipe_of_another_form_or_altered_is_passed_over(
+    recipe: Recipe, folder: Path, change: tuple[str, str], why: str
+) -> None:
+    path = save(recipe, folder)
+    text = path.read_text()
+    path.write_text(text.replace(*change) if change[0] else text[: len(text) // 2])
+    found = find(PROGRAM, "cpu")
+    assert not found and len(found.notes) == 1 and path.name in found.notes[0]
+    assert why in found.notes[0]
+    with pytest.raises(ParseError):
+        parse_recipe(path.read_text())
+    planned = plan(PROGRAM, target="cpu", sizes={S: 64})
+    assert not planned.tuned and "passed over" in explain(planned, source="none")
+
+
+def test_a_tile_program_that_this_version_cannot_read_is_left_out(recipe: Recipe, folder: Path) -> None:
+    """Another version may know statements that this one does not."""
+    text = print_recipe(recipe)
+    head, mark, body = text.partition("--- program")
+    body = (mark + body).replace("store ", "stow ", 1)
+    head = re.sub(r"content: \w+", f"content: {recipes.digest_of(body)}", head)
+    notes: list[str] = []
+    parsed = parse_recipe(head + body, notes)
+    assert len(parsed.entries) == len(recipe.entries) - 1
+    assert len(notes) == 1 and "tile program 1 is left out" in notes[0]
+    save(recipe, folder).write_text(head + body)
+    found = find(PROGRAM, "cpu")
+    assert any("left out" in note for note in found.notes)
+    assert bool(found) == bool(parsed.timings)
+
+
+def test_tile_programs_of_another_program_are_not_taken(recipe: Recipe) -> None:
+    other = parse_program(TEXT.replace("x: f32[S, K]", "x: f64[S, K]").replace("f32 =", "f64 =", 1))
+    notes: list[str] = []
+    body = print_recipe(replace(recipe, program=other))
+    assert parse_recipe(body, notes).entries == () and "other arguments" in notes[0]
+
+
+def test_other_devices_are_not_served(recipe: Recipe, folder: Path) -> None:
+    save(replace(recipe, device="another processor"), folder)
+    assert not find(PROGRAM, "cpu")
+    wrong = save(replace(recipe, device="another processor"), folder / f"a.b{SUFFIX}")
+    name = f"x.{program_digest(PROGRAM)}.{recipes._slug(device_name('cpu'))}{SUFFIX}"
+    wrong.rename(folder / name)
+    found = find(PROGRAM, "cpu")
+    assert not found and "it is for another processor" in found.notes[0]
+
+
+# ---------------------------------------------------------------- use
+
+
+def test_a_recipe_decides_for_programs_with_other_names(recipe: Recipe, folder: Path) -> None:
+    path = save(recipe, folder)
+    other = other_names()
+    compiled = compile_program(other, target="cpu", sizes={other.dynamic[0]: 64})
+    expected = renamed(recipe.entries[0].tiles, renaming(PROGRAM, other), other.name)
+    assert compiled.plan.variants[0].tiles == expected
+    x, w = torch.randn(64, 48), torch.randn(48, 32)
+    wanted = x @ w * torch.rsqrt((x * x).sum(-1, keepdim=True))
+    torch.testing.assert_close(compiled(x, w)[0], wanted)
+    assert compiled.chosen[(x.shape, w.shape)].tiles == expected
+    text = explain(compiled.plan, source="none")
+    assert path.name in text and "Batch = 64: 10.0 us measured" in text
+    for rows in (1, 7, 500, 3000):
+        x = torch.randn(rows, 48)
+        torch.testing.assert_close(compiled(x, w)[0], x @ w * torch.rsqrt((x * x).sum(-1, keepdim=True)))
+
+
+def test_the_nearest_sizes_scale_the_model(recipe: Recipe, folder: Path) -> None:
+    save(recipe, folder)
+    found = find(PROGRAM, "cpu")
+    tiles = found.nearest({S: 70})
+    assert tiles is not None
+
+    def model(tiles: object, sizes: dict[Atom, int]) -> float:
+        return sizes[S] * 1e-6
+
+    assert found.seconds(tiles, {S: 64}, model) == pytest.approx(1e-5)
+    assert found.seconds(tiles, {S: 128}, model) == pytest.approx(2e-5)
+    fresh = replace(tiles, name="untuned")
+    assert found.seconds(fresh, {S: 64}, model) == pytest.approx(1e-4), "measured here, and lost"
+    assert found.seconds(fresh, {S: 128}, model) == pytest.approx(2.5e-5)
+
+
+def test_settings_that_bar_a_candidate_bar_its_tile_programs(recipe: Recipe, folder: Path) -> None:
+    barred = tuple(replace(e, candidate="0" * 24) for e in recipe.entries)
+    save(replace(recipe, entries=barred), folder)
+    planned = plan(PROGRAM, target="cpu", sizes={S: 64})
+    assert not planned.tuned and "settings leave that candidate out" in planned.recipe.text()
+    x, w = torch.randn(9, 48), torch.randn(48, 32)
+    compiled = compile_program(PROGRAM, target="cpu", sizes={S: 64})
+    torch.testing.assert_close(compiled(x, w)[0], x @ w * torch.rsqrt((x * x).sum(-1, keepdim=True)))
+
+
+def test_the_first_folder_wins_and_no_folder_is_no_error(recipe: Recipe, folder: Path) -> None:
+    assert not find(PROGRAM, "cpu") and find(PROGRAM, "cpu").text().startswith("none")
+    later = recipe_of(tuned(PROGRAM, 3, 64))
+    save(later, folder.parent / "data" / "recipes")
+    assert find(PROGRAM, "cpu").entries == later.entries
+    save(recipe, folder)
+    assert find(PROGRAM, "cpu").entries == recipe.entries
+    with scope(recipes=(folder / "missing",), data_dir=folder / "neither"):
+        assert not find(PROGRAM, "cpu")
+
+
+def test_nothing_right_is_no_recipe() -> None:
+    one = tuned(PROGRAM, 0, 64)[0]
+    results = [Result(r.choice, Measured("crash", detail="SIGABRT")) for r in one.results]
+    with pytest.raises(Invalid, match="SIGABRT"):
+        recipe_of([Tuned(one.point, results)])
+
+
+def test_shipped_recipes_are_whole() -> None:
+    """Every recipe in the package parses, names its own file, and leaves nothing out."""
+    for path in sorted(SHIPPED.glob(f"*{SUFFIX}")):
+        notes: list[str] = []
+        parsed = parse_recipe(path.read_text(), notes)
+        assert recipes.file_name(parsed) == path.name and not notes, (path.name, notes)

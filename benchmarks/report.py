@@ -30,7 +30,7 @@ relative error of a row against float64, beside eager's own.
 
 def main() -> None:
     parts = [HEAD]
-    for path in sorted(RESULTS.glob("paper-*.json")):
+    for path in sorted([*RESULTS.glob("paper-*.json"), *RESULTS.glob("static-*.json")]):
         data = json.loads(path.read_text())
         draw(path.stem, data["records"])
         parts.append(section(path.stem, data))

@@ -7,6 +7,7 @@ same functions run at sizes that two cores finish in seconds.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -240,4 +241,28 @@ PAPER: tuple[Case, ...] = (
     ),
 )
 
-SUITES: Mapping[str, tuple[Case, ...]] = {"paper": PAPER}
+
+def causal_attention(q, k, v):
+    i, j = (torch.arange(n, device=q.device) for n in (q.shape[1], k.shape[1]))
+    scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+    return torch.softmax(scores.masked_fill(j[None, :] > i[:, None], float("-inf")), -1) @ v
+
+
+STATIC: tuple[Case, ...] = (
+    Case(
+        name="causal-attention",
+        function=causal_attention,
+        inputs={"q": ("H", "S", "D"), "k": ("H", "T", "D"), "v": ("H", "T", "D")},
+        dynamic=("S", "T"),
+        points={
+            ("cpu", "prefill"): [{"H": 8, "D": 64, "S": s, "T": s} for s in (512, 2048)],
+            ("cuda", "prefill"): [{"H": 32, "D": 128, "S": s, "T": s} for s in (2048, 4096, 16384)],
+        },
+        peers={"sdpa": functools.partial(sdpa, causal=True)},
+        flops=lambda s: 2.0 * s["H"] * s["S"] * s["T"] * s["D"],
+    ),
+    next(case for case in PAPER if case.name == "rmsnorm+matmul"),
+)
+"""Shapes that models run: the start of the static suite, of which more are still to be written."""
+
+SUITES: Mapping[str, tuple[Case, ...]] = {"paper": PAPER, "static": STATIC}

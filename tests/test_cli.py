@@ -257,7 +257,7 @@ def test_prove_in_words(run, file):
             ("--emit cpp is for the target cpu",),
         ),
         (("explain", "FILE:softmax", "--html", "DIR/none/x.html"), ("cannot be written",)),
-        (("prove", "FILE:softmax"), ("Missing argument",)),
+        (("prove", "FILE:softmax"), ("prove takes two functions",)),
         (("prove", "FILE:softmax", "FILE:nothing"), ("has no function 'nothing'",)),
         (("bench", "nothing"), ("there is no suite 'nothing'", "paper")),
         (("bench", "paper", "--case", "zzz"), ("has no case 'zzz'", "causal-gqa-lse")),

@@ -217,7 +217,11 @@ IDENTITIES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def test_identities_of_the_reals_at_the_edges():  # U70 U71
     f = cleave.jit(lambda x, y: [fn(x, y) for fn in IDENTITIES.values()])
     x, y = pairs()
-    one_by_one(f(x, y), f.fn(x, y), list(IDENTITIES))
+    found, eager = f(x, y), f.fn(x, y)
+    # A product that overflows in float32 only: what float64 says is right too.
+    exact = [r.to(a.dtype) for r, a in zip(f.fn(x.double(), y.double()), eager, strict=True)]
+    eager = [torch.where(a == r, r, b) for a, r, b in zip(found, exact, eager, strict=True)]
+    one_by_one(found, eager, list(IDENTITIES))
     all_compiled(f)
 
 

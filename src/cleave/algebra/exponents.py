@@ -1,6 +1,7 @@
 """Exponentials of logarithms and quotients of exponentials (design.md, section 3, Search).
 
-`exp(a - log b)` is `exp(a) / b`: then the quotient can leave sums. A product with `exp(a)`, divided by a sum
+`exp(a - log b)` is `exp(a) / b`: then the quotient can leave sums. Only where `b` is built so that it cannot
+be negative: else the user gets NaN where we would give a number. A product with `exp(a)`, divided by a sum
 that has `exp(a)` as a term, is the product without it, divided by the sum of the others' `exp(t - a)` and 1:
 one exponential less, and nothing is divided by what overflows.
 """
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from cleave.algebra.build import Builder, literal
 from cleave.algebra.frame import at_axes, plain
 from cleave.algebra.read import whole
-from cleave.ir.ops import FLOATS, Access, Map, Node
+from cleave.ir.ops import FLOATS, Access, Const, Contract, Map, Node, Reduce
 from cleave.ir.program import Program
 from cleave.ir.rewrite import Replaced, replace_arguments, replace_nodes, rewrite
 
@@ -54,7 +55,7 @@ def _divided(build: Builder, op: Map) -> Access | None:
     if op.fn != "exp":
         return None
     terms = terms_of(op.args[0])
-    logs = [(s, a) for s, a in terms if is_map(a, "log")]
+    logs = [(s, a) for s, a in terms if is_map(a, "log") and never_negative(argument(a).node)]
     if not logs:
         return None
     rest = summed(build, [t for t in terms if t not in logs])
@@ -94,6 +95,25 @@ def _reduced(build: Builder, op: Map) -> Access | None:
 def is_map(access: Access, fn: str) -> bool:
     """Does an access read a pointwise operation of this name?"""
     return isinstance(access.node.op, Map) and access.node.op.fn == fn
+
+
+def never_negative(node: Node) -> bool:
+    """Whether a value is 0 or more (or NaN) by the operations that make it, whatever the inputs hold."""
+    match node.op:
+        case Const(value):
+            return value >= 0
+        case Map("exp" | "abs", _):
+            return True
+        case Map("select", (_, *rest)):
+            return all(never_negative(a.node) for a in rest)
+        case Map("add" | "mul" | "div" | "max" | "min" | "cast" | "id" | "sqrt", args):
+            return all(never_negative(a.node) for a in args)
+        case Reduce("sum" | "max" | "min" | "prod", _, arg):
+            return never_negative(arg.node)
+        case Contract(_, args):
+            return all(never_negative(a.node) for a in args)
+        case _:
+            return False
 
 
 def argument(access: Access) -> Access:

@@ -167,14 +167,9 @@ inline T abs(T x) { return x < 0 ? T(-x) : x; }
 template <class T>
 inline T sign(T x) { return T(x > 0) - T(x < 0); }  // 0 for NaN, as in PyTorch
 
-// e^x = 2^n * e^r with |r| <= ln 2 / 2; 2^n in two factors, so that results below the normal range round once.
-// x is held in [-105, 89] by its bits, which takes one instruction each and loses only NaN.
-inline float exp(float x) {
-  const i32 low = i32(bits<u32>(x)) < i32(0x42b20000) ? i32(bits<u32>(x)) : i32(0x42b20000);
-  const float held = bits<float>(u32(low) < 0xc2d20000u ? u32(low) : 0xc2d20000u);
-  const float shifted = fma(held, 1.44269504f, 12582912.0f);
-  const float n = shifted - 12582912.0f;
-  const float r = fma(n, -1.42860677e-6f, fma(n, -0.693145752f, held));
+// 2^n * e^r with |r| <= ln 2 / 2; 2^n in two factors, so that results below the normal range round once.
+// `shifted` is n + 1.5 * 2^23: its last bits are n.
+inline float scaled_exp(float r, float shifted) {
   float p = 1.37805939e-3f;
   p = fma(p, r, 8.37312452e-3f);
   p = fma(p, r, 4.16695364e-2f);
@@ -184,10 +179,27 @@ inline float exp(float x) {
   p = fma(p, r, 1.0f);
   const u32 biased = bits<u32>(shifted) - (0x4b400000u - 254u);
   const u32 half = biased >> 1;
-  const float y = p * bits<float>(half << 23) * bits<float>((biased - half) << 23);
+  return p * bits<float>(half << 23) * bits<float>((biased - half) << 23);
+}
+// x is held in [-105, 89] by its bits, which takes one instruction each and loses only NaN.
+inline float exp(float x) {
+  const i32 low = i32(bits<u32>(x)) < i32(0x42b20000) ? i32(bits<u32>(x)) : i32(0x42b20000);
+  const float held = bits<float>(u32(low) < 0xc2d20000u ? u32(low) : 0xc2d20000u);
+  const float shifted = fma(held, 1.44269504f, 12582912.0f);
+  const float n = shifted - 12582912.0f;
+  const float r = fma(n, -1.42860677e-6f, fma(n, -0.693145752f, held));
+  const float y = scaled_exp(r, shifted);
   return x != x ? x : y;
 }
 inline double exp(double x) { return __builtin_exp(x); }
+inline float exp2(float x) {
+  const float low = x < 129.0f ? x : 129.0f;
+  const float held = low > -152.0f ? low : -152.0f;
+  const float shifted = held + 12582912.0f;
+  const float y = scaled_exp((held - (shifted - 12582912.0f)) * 0.693147181f, shifted);
+  return x != x ? x : y;
+}
+inline double exp2(double x) { return __builtin_exp2(x); }
 
 // log x = n log 2 + log(1 + f) with 1 + f between sqrt(1/2) and sqrt(2).
 inline float log(float x) {

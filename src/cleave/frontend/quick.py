@@ -19,10 +19,13 @@ from cleave.frontend.recorded import TENSORS
 
 Run = Callable[..., Any]
 MOST = 4096
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def signature(values: Sequence[Any], settings: Any) -> Any:
     """All that decides about a call of these tensors; none if one of them is not plain memory."""
+    if not all(type(a) in PLAIN for a in values):
+        return None
     try:
         return (
             settings,

@@ -28,7 +28,7 @@ from cleave.errors import Infeasible, Invalid
 from cleave.ir.dims import Index
 from cleave.ir.ops import MAPS
 from cleave.knobs import scope
-from cleave.runtime.triton_launch import compile_for
+from cleave.runtime.triton_build import compile_for
 from tile_examples import Example
 
 CASES = tuple(case.name for case in cases.all_cases())

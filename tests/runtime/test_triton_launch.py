@@ -17,13 +17,8 @@ from cleave.codegen.triton import emit
 from cleave.errors import BuildError, Invalid
 from cleave.ir.dims import Atom
 from cleave.knobs import scope
-from cleave.runtime.triton_launch import (
-    TritonLauncher,
-    compile_for,
-    dense,
-    load_module,
-    split_steps,
-)
+from cleave.runtime.triton_build import compile_for, load_module
+from cleave.runtime.triton_launch import TritonLauncher, dense, split_steps
 
 TESTS = Path(__file__).parents[1]
 

@@ -31,7 +31,8 @@ from cleave.ir.program import Program
 from cleave.runtime.clock import Clock
 from cleave.runtime.judge import Value, allowed, error_of, evaluate, make_inputs
 from cleave.runtime.launch import Launcher
-from cleave.runtime.triton_launch import TritonLauncher, compile_for
+from cleave.runtime.triton_build import compile_for
+from cleave.runtime.triton_launch import TritonLauncher
 from cleave.schedule.parse import parse_tiles
 from cleave.schedule.tiles import TileProgram
 

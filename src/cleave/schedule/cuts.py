@@ -74,7 +74,9 @@ def plans(candidate: Candidate, sizes: Mapping[Dim, int], machine: Machine) -> t
     read = {access.node for node in program.nodes for access in node.reads}
     shared = [node for node in every if node in outputs and node in read]
     ways: list[tuple[str, list[Node]]] = [("one pass", []), ("outputs", shared)]
-    ways += [("operands", _operands(program, sizes)), ("cut", nested)]
+    # A CPU multiplies what is in its cache; a GPU's matrix units want operands that are loaded as they are.
+    operands = _operands(program, sizes) if machine.kind == "cuda" else []
+    ways += [("operands", operands), ("cut", nested)]
     ways += [("loops apart", scans), ("step by step", every)]
     for form, nodes in ways:
         cut = tuple(n for n in program.nodes if n in nodes)

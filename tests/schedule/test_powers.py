@@ -1,0 +1,115 @@
+"""Exponentials in base 2: the same values in fewer operations, and no change to a tensor's own numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tile_examples as te
+from cleave.schedule.interpret import run
+from cleave.schedule.machine import H200
+from cleave.schedule.parse import parse_tiles
+from cleave.schedule.powers import in_base_two
+from cleave.schedule.text import print_tiles
+from cleave.schedule.tiles import Compute, Loop, Statement, TileProgram
+from cleave.schedule.vary import neighbours
+from cleave.schedule.verify import verify
+
+SCORES = """tiles scores(x: f32[S, D], y: f32[T, D]) -> (out: f32[S]) where D = 11 {
+  kernel main(x, y, out) grid(s: S by 16) whole(d: D by 16) warps 4 stages 2 {
+    c: f32 = fill 0.0
+    zero[s]: f32 = fill 0.0
+    low[s]: f32 = fill -inf
+    carry sum[s]: f32 = zero
+    carry top[s]: f32 = low
+    x[s, d]: f32 = load x[s, d]
+    k: f32 = fill FACTOR
+    lowest: f32 = fill -inf
+    for t: T by 16 from 0 to T {
+      y[t, d]: f32 = load y[t, d]
+      dot[s, t]: f32 = contract[d](x, y)
+      score[s, t]: f32 = OPERATION(dot, k)
+      here[s]: f32 = reduce max[t](score)
+      top2[s]: f32 = max(top, here)
+      none[s]: bool = eq(top2, lowest)
+      shift[s]: f32 = select(none, c, top2)
+      gap[s]: f32 = sub(top, shift)
+      fade[s]: f32 = exp(gap)
+      rest[s, t]: f32 = sub(score, shift)
+      e[s, t]: f32 = exp(rest)
+      own[s]: f32 = reduce sum[t](e)
+      faded[s]: f32 = mul(sum, fade)
+      sum2[s]: f32 = add(faded, own)
+      update sum = sum2, top = top2
+    }
+    store out[s] = sum
+  }
+}
+"""
+
+
+def changed(tiles: TileProgram) -> TileProgram:
+    return replace(tiles, kernels=tuple(map(in_base_two, tiles.kernels)))
+
+
+def computed(body: tuple[Statement, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    """The pointwise operations and what they read."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for statement in body:
+        if isinstance(statement, Loop):
+            found += computed(statement.body)
+        elif isinstance(statement, Compute):
+            found.append((statement.fn, statement.args))
+    return found
+
+
+@pytest.mark.parametrize(
+    "operation, factor", [("mul", "0.125"), ("div", "8.0"), ("mul", "-0.5"), ("mul", "0.0")]
+)
+def test_the_same_values(operation: str, factor: str) -> None:
+    tiles = parse_tiles(SCORES.replace("OPERATION", operation).replace("FACTOR", factor))
+    new = changed(tiles)
+    verify(new)
+    assert parse_tiles(print_tiles(new)) == new
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.normal(size=(37, 11)) * 8, "y": rng.normal(size=(45, 11))}
+    before, after = (run(t, inputs)["out"] for t in (tiles, new))
+    np.testing.assert_allclose(after, before, rtol=1e-12)
+    found = computed(new.kernels[0].body)
+    assert {"exp2", "fma"} <= {fn for fn, _ in found}
+    # A positive factor leaves the maximum, and nothing scales every score any more.
+    assert (("mul", ("dot", "k")) in found or ("div", ("dot", "k")) in found) == (float(factor) < 0)
+
+
+def test_a_factor_of_zero_is_left_alone() -> None:
+    tiles = parse_tiles(SCORES.replace("OPERATION", "mul").replace("FACTOR", "0.0"))
+    assert changed(tiles) == tiles
+
+
+def test_numbers_out_of_a_tensor_stay_as_they_are() -> None:
+    """The lowest float times log2 e is infinite: only sums of products are rewritten."""
+    for example in (te.softmax_keep(), te.softmax_loops()):
+        assert changed(example.tiles) == example.tiles
+
+
+def test_masked_scores_and_rows_that_see_nothing() -> None:
+    example = te.attention()
+    new = changed(example.tiles)
+    verify(new)
+    rng = np.random.default_rng(1)
+    for sizes in example.sizes:
+        inputs = example.make_inputs(sizes, rng)
+        want = run(example.tiles, inputs)
+        for name, value in run(new, inputs).items():
+            np.testing.assert_allclose(value, want[name], rtol=1e-9, atol=1e-12)
+
+
+def test_neighbours_differ_in_wishes_alone() -> None:
+    tiles = te.matmul(32, 32, 32, "f16").tiles
+    found = neighbours(tiles, H200)
+    assert found[0] == tiles and len(set(found)) == len(found) > 8
+    plain = {replace(k, warps=4, stages=2, descriptors=False) for t in found for k in t.kernels}
+    assert plain == {replace(tiles.kernels[0], warps=4, stages=2)}
+    assert neighbours(te.softmax_keep().tiles, H200) == (te.softmax_keep().tiles,)

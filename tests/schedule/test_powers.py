@@ -65,9 +65,7 @@ def computed(body: tuple[Statement, ...]) -> list[tuple[str, tuple[str, ...]]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "operation, factor", [("mul", "0.125"), ("div", "8.0"), ("mul", "-0.5"), ("mul", "0.0")]
-)
+@pytest.mark.parametrize("operation, factor", [("mul", "0.125"), ("div", "8.0"), ("mul", "-0.5")])
 def test_the_same_values(operation: str, factor: str) -> None:
     tiles = parse_tiles(SCORES.replace("OPERATION", operation).replace("FACTOR", factor))
     new = changed(tiles)

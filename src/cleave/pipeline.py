@@ -95,7 +95,8 @@ def plan(program: Program, *, target: str, sizes: Mapping[Dim, int] | None = Non
     found = search(program, reassociate=knobs().reassociate, numerics=knobs().numerics)
     chosen = usable(program, found.candidates)
     candidates = tuple(states_apart(assign(candidate, program)) for candidate in chosen)
-    points = representatives(program, sizes or {})
+    # On a GPU every magnitude of sizes gets its variant when it comes (`Compiled`).
+    points = representatives(program, sizes or {})[: 1 if target == "cuda" else MOST_VARIANTS]
     machine = TARGETS[target]
     ranked = tuple(best(candidates, point, machine, count=count) for point in points)
     if not all(ranked):
@@ -205,7 +206,9 @@ class Compiled:
             able = [v for v in self.variants if v.candidate in candidates and fits(v.tiles, sizes)]
             least = min((costs[v.tiles] for v in able), default=inf)
             if not able or self._slow(least, costs, sizes):
-                ranked = best(candidates, sizes, machine, count=FURTHER_CHOICES)
+                likely = tuple({r.candidate: None for ranked in self.plan.ranked for r in ranked})
+                chosen = tuple(c for c in likely if c in candidates) or candidates
+                ranked = best(chosen, sizes, machine, count=FURTHER_CHOICES)
                 seconds = self.expected(ranked[0].tiles, sizes)
                 if not able or seconds < LEAST_GAIN * least:
                     self.variants.append(ranked[0])

@@ -8,8 +8,9 @@ that is written and also reduced may be kept in full or read twice. Tiles come l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 from cleave.errors import Infeasible
 from cleave.ir.dims import (
@@ -38,6 +39,7 @@ from cleave.schedule.specs import Root, Spec, Split, default_spans, root_nodes
 from cleave.schedule.tiles import Tensor
 from cleave.schedule.values import Graph, LoadOf
 
+_MADE = TypeVar("_MADE")
 Visits = Mapping[tuple[str, object], Sequence[tuple[Term, ...]]]
 
 
@@ -85,15 +87,22 @@ def workspace(name: str, node: Node) -> Tensor:
 # ---------------------------------------------------------------- roots that share a kernel
 
 
-def unify(spec: Spec) -> tuple[tuple[tuple[int, ...], ...], tuple[Dim, ...], list[Visits]]:
+Unified = tuple[tuple[tuple[int, ...], ...], tuple[Dim, ...], list[Visits]]
+
+
+def unify(spec: Spec) -> Unified:
     """Root axes that mean the same index. Two axes of two roots are one if the roots read a common node
     with these axes in the same place; the nearest common node counts. Returns, for each root, the numbers
     of its axes' indices, the indices' dims, and what each root reads."""
+    return _remembered("unify", replace(spec, split=None, spans=(), axes=None, dims=()), _unify)
+
+
+def _unify(spec: Spec) -> Unified:
     counts = [len(root.dims) for root in spec.roots]
     starts = [sum(counts[:n]) for n in range(len(counts))]
     axes = [tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True)]
     dims = [dim for root in spec.roots for dim in root.dims]
-    visits: list[Visits] = list(Builder(replace(spec, split=None, spans=()), axes, dims).trace())
+    visits: list[Visits] = list(Builder(spec, axes, dims).trace())
     leader = list(range(len(dims)))
 
     def lead(n: int) -> int:
@@ -306,9 +315,43 @@ def _axes(spec: Spec) -> tuple[tuple[tuple[int, ...], ...], tuple[Dim, ...]]:
 
 def build(spec: Spec) -> Built:
     """The graph of a kernel, placed."""
+    return _remembered("build", spec, _build)
+
+
+def _build(spec: Spec) -> Built:
     builder = Builder(spec, *_axes(spec))
     graph = builder.build()
     return Built(spec, graph, place(graph), builder.roots, builder.parts, builder.slot_source)
+
+
+# ---------------------------------------------------------------- memory
+
+_MOST_REMEMBERED = 1024
+_memory: dict[object, tuple[Spec, object]] = {}
+
+
+def _remembered(what: str, spec: Spec, make: Callable[[Spec], _MADE]) -> _MADE:
+    """What was made of an equal spec before: a candidate is scheduled for several sizes, and most of its
+    kernels are the same for all of them. Programs and folds count by identity, and are kept alive."""
+    key = (
+        what,
+        spec.name,
+        id(spec.program),
+        tuple(map(id, spec.folds)),
+        tuple((r.tensor, r.order, r.node, r.state and (id(r.state[0]), r.state[1])) for r in spec.roots),
+        tuple(spec.stored.items()),
+        spec.whole,
+        spec.spans,
+        spec.split and (spec.split.members, spec.split.phase, tuple(spec.split.tensors.items())),
+        spec.axes,
+        spec.dims,
+    )
+    found = _memory.get(key)
+    if found is None:
+        if len(_memory) >= _MOST_REMEMBERED:
+            _memory.clear()
+        found = _memory[key] = (spec, make(spec))
+    return cast("_MADE", found[1])
 
 
 # ---------------------------------------------------------------- split

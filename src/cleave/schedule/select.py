@@ -67,7 +67,14 @@ def best(
     limits on dynamic sizes is always among them. `Infeasible` if no candidate can be scheduled."""
     found: list[Ranked] = []
     reasons: list[str] = []
+    whole = {(c.program, frozenset(c.folds)) for c in candidates if not c.splits}
     for candidate in candidates:
+        if (
+            candidate.splits
+            and _apart(candidate)
+            and (candidate.program, frozenset(candidate.folds)) in whole
+        ):
+            continue  # the same program unsplit is split as well, wherever its blocks are few
         try:
             found += programs(candidate, sizes, machine, count)
         except Infeasible as error:
@@ -80,6 +87,12 @@ def best(
     for item in sorted(found, key=lambda r: r.cost.seconds):
         unique.setdefault(item.tiles, item)
     return tuple(_varied(list(unique.values()), count))
+
+
+def _apart(candidate: Candidate) -> bool:
+    """Whether no value has two Folds, of which the first one would be taken."""
+    values = [value for fold in candidate.folds for value in fold.values]
+    return len(set(values)) == len(values)
 
 
 def _varied(ranked: Sequence[Ranked], count: int) -> list[Ranked]:

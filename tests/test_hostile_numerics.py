@@ -361,3 +361,26 @@ def test_reductions_of_nothing():  # U13
         for shape in ((2, 5), (3, 0), (0, 3), (0, 0)):
             judged(f, randn(shape), nan=True)
     all_compiled(f)
+
+
+LEAVING: dict[str, tuple[Callable[..., torch.Tensor], tuple[float, ...]]] = {
+    "relu of a value times an infinite factor": (
+        lambda x, g: (x * g.exp()[:, None]).relu().sum(-1),
+        (-3.0, 100.0),
+    ),
+    "clamp to 0 from above": (lambda x, g: (x * g.exp()[:, None]).clamp(max=0).sum(-1), (3.0, 100.0)),
+    "a logarithm that takes an exponent down": (
+        lambda x, g: (x + g.exp().log()[:, None]).exp().sum(-1),
+        (100.0, -60.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_no_factor_leaves_that_may_be_infinite(name):
+    fn, (x, g) = LEAVING[name]
+    f = cleave.jit(fn)
+    for columns in (64, 8):
+        args = torch.full((5, columns), x), torch.full((5,), g)
+        one_by_one([f(*args)], [fn(*args)], [name], ulps=columns)
+    all_compiled(f)

@@ -156,7 +156,8 @@ def emit(tiles: TileProgram, target: str) -> Source:
     """The source of a tile program for a target."""
     if target == "cpu":
         return cpp.emit(tiles)
-    return triton.emit(tiles, precision=torch.get_float32_matmul_precision())
+    manner = {"described": True, "overlapped": True} if target == "cuda" else {}
+    return triton.emit(tiles, precision=torch.get_float32_matmul_precision(), **manner)
 
 
 Argument = torch.Tensor | float | int | bool
@@ -208,19 +209,25 @@ class Compiled:
             if not able or self._slow(least, costs, sizes):
                 likely = tuple({r.candidate: None for ranked in self.plan.ranked for r in ranked})
                 chosen = tuple(c for c in likely if c in candidates) or candidates
-                ranked = best(chosen, sizes, machine, count=FURTHER_CHOICES)
-                seconds = self.expected(ranked[0].tiles, sizes)
-                if not able or seconds < LEAST_GAIN * least:
+                try:
+                    ranked = best(chosen, sizes, machine, count=FURTHER_CHOICES)
+                except Infeasible:
+                    if not able:
+                        raise
+                    ranked = ()
+                seconds = self.expected(ranked[0].tiles, sizes) if ranked else inf
+                if ranked and (not able or seconds < LEAST_GAIN * least):
                     self.variants.append(ranked[0])
                     self.further[ranked[0].tiles] = ranked
                     able.append(ranked[0])
                     costs[ranked[0].tiles] = seconds
             variant = min(able, key=lambda v: costs[v.tiles])
-            launcher = self.launcher(variant)
+            only = () if candidates is self.plan.candidates else candidates
+            launcher = self.launcher(variant, only)
             while self.plan.target == "cuda" and not is_steady(launcher, args):
                 self.refused[launcher.tiles] = "its results differ from run to run"
                 del self.launchers[variant.tiles]
-                launcher = self.launcher(variant)
+                launcher = self.launcher(variant, only)
             if self.plan.target == "cuda" and torch.cuda.is_current_stream_capturing():
                 return launcher  # not checked; at the next call outside of a graph it is
             if len(self.chosen) >= MOST_SHAPES:
@@ -257,14 +264,15 @@ class Compiled:
         total = sum(width(t.dtype) * prod(size_of(d, sizes) for d in dims) for t, dims in spaces)
         return len(tiles.kernels), total
 
-    def launcher(self, variant: Ranked) -> Launched:
+    def launcher(self, variant: Ranked, only: Sequence[Candidate] = ()) -> Launched:
         """The launcher of a variant, built on first use. A tile program that the target refuses gives way to
-        the next best one of its representative."""
+        the next best one of its representative, of the candidates `only` if any are given."""
         if variant.tiles not in self.launchers:
             every = tuple(r for ranked in self.plan.ranked for r in ranked)
             known = [*self.plan.ranked, *self.further.values()]
             ranked = next((r for r in known if r[0].tiles == variant.tiles), every)
             ranked = [variant, *(r for r in ranked if serves(r.tiles, variant.tiles))]
+            ranked = [r for r in ranked if not only or r.candidate in only]
             self.launchers[variant.tiles] = self._build(ranked)
         return self.launchers[variant.tiles]
 

@@ -9,12 +9,10 @@ import pytest
 
 import tile_examples as te
 from cleave.schedule.interpret import run
-from cleave.schedule.machine import H200
 from cleave.schedule.parse import parse_tiles
 from cleave.schedule.powers import in_base_two
 from cleave.schedule.text import print_tiles
 from cleave.schedule.tiles import Compute, Loop, Statement, TileProgram
-from cleave.schedule.vary import neighbours
 from cleave.schedule.verify import verify
 
 SCORES = """tiles scores(x: f32[S, D], y: f32[T, D]) -> (out: f32[S]) where D = 11 {
@@ -102,12 +100,3 @@ def test_masked_scores_and_rows_that_see_nothing() -> None:
         want = run(example.tiles, inputs)
         for name, value in run(new, inputs).items():
             np.testing.assert_allclose(value, want[name], rtol=1e-9, atol=1e-12)
-
-
-def test_neighbours_differ_in_wishes_alone() -> None:
-    tiles = te.matmul(32, 32, 32, "f16").tiles
-    found = neighbours(tiles, H200)
-    assert found[0] == tiles and len(set(found)) == len(found) > 8
-    plain = {replace(k, warps=4, stages=2, descriptors=False) for t in found for k in t.kernels}
-    assert plain == {replace(tiles.kernels[0], warps=4, stages=2)}
-    assert neighbours(te.softmax_keep().tiles, H200) == (te.softmax_keep().tiles,)

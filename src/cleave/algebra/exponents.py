@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 from cleave.algebra.build import Builder, literal
 from cleave.algebra.frame import at_axes, plain
+from cleave.algebra.lattice import never_negative
 from cleave.algebra.read import whole
-from cleave.ir.ops import FLOATS, Access, Const, Contract, Map, Node, Reduce
+from cleave.ir.ops import FLOATS, Access, Map, Node
 from cleave.ir.program import Program
 from cleave.ir.rewrite import Replaced, replace_arguments, replace_nodes, rewrite
 
@@ -55,14 +56,13 @@ def _divided(build: Builder, op: Map) -> Access | None:
     if op.fn != "exp":
         return None
     terms = terms_of(op.args[0])
-    logs = [(s, a) for s, a in terms if is_map(a, "log") and never_negative(argument(a).node)]
+    logs = [(s, a) for s, a in terms if s < 0 and is_map(a, "log") and never_negative(argument(a))]
     if not logs:
         return None
     rest = summed(build, [t for t in terms if t not in logs])
     value = build.number(1.0) if rest is None else build.map("exp", rest)
-    for sign, access in logs:
-        inner = argument(access)
-        value = build.mul(value, inner) if sign > 0 else build.div(value, inner)
+    for _, access in logs:
+        value = build.div(value, argument(access))
     return value
 
 
@@ -95,25 +95,6 @@ def _reduced(build: Builder, op: Map) -> Access | None:
 def is_map(access: Access, fn: str) -> bool:
     """Does an access read a pointwise operation of this name?"""
     return isinstance(access.node.op, Map) and access.node.op.fn == fn
-
-
-def never_negative(node: Node) -> bool:
-    """Whether a value is 0 or more (or NaN) by the operations that make it, whatever the inputs hold."""
-    match node.op:
-        case Const(value):
-            return value >= 0
-        case Map("exp" | "abs", _):
-            return True
-        case Map("select", (_, *rest)):
-            return all(never_negative(a.node) for a in rest)
-        case Map("add" | "mul" | "div" | "max" | "min" | "cast" | "id" | "sqrt", args):
-            return all(never_negative(a.node) for a in args)
-        case Reduce("sum" | "max" | "min" | "prod", _, arg):
-            return never_negative(arg.node)
-        case Contract(_, args):
-            return all(never_negative(a.node) for a in args)
-        case _:
-            return False
 
 
 def argument(access: Access) -> Access:

@@ -13,6 +13,7 @@ from cleave.algebra.build import Builder, literal
 from cleave.algebra.exponents import factors_of, is_map, summed, terms_of
 from cleave.algebra.frame import at_axes, plain
 from cleave.algebra.lattice import never_negative
+from cleave.algebra.ranges import range_of
 from cleave.algebra.read import whole
 from cleave.ir.dims import Index
 from cleave.ir.ops import FLOATS, Access, Map, Node, Reduce
@@ -48,9 +49,10 @@ def _made(node: Node) -> Access | None:
 
 
 def _rectified(build: Builder, fn: str, value: Access, zero: Access) -> Access | None:
-    """`max(f * c, 0)` with `c` positive and over fewer indices."""
+    """`max(f * c, 0)` with `c` positive, over fewer indices, and finite whatever the inputs hold: an infinite
+    factor would meet the 0 outside, and the user gets 0 where we would give NaN."""
     factors = factors_of(value)
-    leave = [f for f in factors if f.indices < value.indices and never_negative(f)]
+    leave = [f for f in factors if f.indices < value.indices and never_negative(f) and range_of(f).bounded]
     if not leave:
         return None
     inner = [f for f in factors if f not in leave]

@@ -16,6 +16,7 @@ from cleave.codegen.triton_tiles import Tile
 from cleave.errors import Bug, Unsupported
 from cleave.ir.ops import FLOATS, INTEGERS, Number
 from cleave.ir.parse import COMPARISONS
+from cleave.knobs import knobs
 
 TYPES = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",
@@ -211,6 +212,9 @@ _FLOAT = {
 _SINGLE = {
     "round": "round_even({0}, 8388608.0)", "tanh": "tanh_single({0})",
 }  # fmt: skip
+_ROUNDED = {"div": "tl.div_rn({0}, {1})", "reciprocal": "tl.div_rn(1.0, {0})", "sqrt": "tl.sqrt_rn({0})"}
+"""Correctly rounded. A call each, around which a loop's registers spill: division takes 2 units in the last
+place instead unless numerics is `strict`."""
 _DOUBLE = {"round": "round_even({0}, 4503599627370496.0)", "tanh": "tanh_double({0})"}
 _WHOLE = {
     "neg": "-{0}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})", "floor": "{0}",
@@ -272,6 +276,8 @@ def typed_text(tile: Tile, dtype: str) -> str:
 
 
 def _template(fn: str, works: str) -> str:
+    if works == "f32" and fn in _ROUNDED and (fn == "sqrt" or knobs().numerics == "strict"):
+        return _ROUNDED[fn]
     tables = [_PLAIN]
     if works == "bool":
         tables.insert(0, _BOOL)

@@ -9,7 +9,7 @@ load is guarded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from cleave.codegen.triton_maps import TYPES, convert, number
@@ -292,6 +292,9 @@ def locate(scope: Scope, statement: Locate) -> Tile:
     made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in lanes)
     plain = all(isinstance(leaf, Index) for leaf, _ in statement.term.leaves)
     if not (statement.dtype == "i64" and lanes and plain and weight <= 7):
+        # A product may pass 2^31 where no position does.
+        large = [replace(a, text=f"tl.cast({a.text}, tl.int64)") if a.lanes else a for a in addends]
+        text = sum_of(scope, large if weight > 7 else addends, lanes)
         text, weight = f"tl.cast({text}, {TYPES[statement.dtype]})", 0
     elif text.isidentifier():
         return Tile(text, "i64", statement.axes, lanes, made, weight=weight)

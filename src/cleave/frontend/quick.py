@@ -8,6 +8,7 @@ that run partly in PyTorch) goes the long way, which is right for everything.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ class Quick:
     def __init__(self) -> None:
         self.runs: dict[Any, Run] = {}
         self.outside: tuple[Outside, ...] | None = None
+        self.lock = threading.Lock()
 
     def values(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments and what the function reads beside them."""
@@ -81,8 +83,12 @@ class Quick:
             return
         if len(self.runs) >= MOST:
             self.runs.clear()
-        self.outside = captured.outside
-        self.runs[key] = fed(run, feeds, len(values), results(captured))
+        run = fed(run, feeds, len(values), results(captured))
+        with self.lock:
+            # Another thread may have come first, with a kind of call that reads other things.
+            if self.outside in (None, captured.outside):
+                self.outside = captured.outside
+                self.runs[key] = run
 
 
 def places(captured: Captured, count: int) -> tuple[int, ...] | None:

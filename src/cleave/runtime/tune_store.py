@@ -85,8 +85,8 @@ def versions() -> str:
 def emitters_digest() -> str:
     """A digest of what turns a tile program into a running kernel."""
     root = Path(__file__).parents[1]
-    paths = [*sorted((root / "codegen").glob("*.*")), root / "runtime" / "launch.py"]
-    paths.append(root / "runtime" / "triton_launch.py")
+    names = ("build", "caller", "descriptors", "launch", "triton_build", "triton_launch")
+    paths = [*sorted((root / "codegen").glob("*.*")), *(root / "runtime" / f"{n}.py" for n in names)]
     return digest_of("".join(p.read_text() for p in paths if p.suffix in (".py", ".h")))[:12]
 
 

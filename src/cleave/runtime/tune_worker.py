@@ -189,14 +189,19 @@ class Measurer:
         """The error, and what is allowed, at the sizes where they are furthest apart. A right result
         becomes the standard of a point that has none."""
         worst = (0.0, math.inf)
-        for one in self.standards:
+        for one in sorted(self.standards, key=lambda s: s.wanted is None):
             with poisoned():
                 found = launcher(*one.args)
             if one.wanted is None:
+                if worst[0] > worst[1]:
+                    break  # wrong where it can be judged: no standard for others
                 one.wanted, one.allowed = found, SLACK * max(s.allowed for s in self.standards)
             error = error_of(found, one.wanted)
-            if worst[1] == math.inf or error / max(one.allowed, 1e-300) > worst[0] / worst[1]:
-                worst = error, max(one.allowed, 1e-300)
+            allowed = max(one.allowed, 1e-300)
+            if math.isnan(error):
+                return math.inf, allowed
+            if worst[1] == math.inf or error / allowed > worst[0] / worst[1]:
+                worst = error, allowed
         return worst
 
     # ------------------------------------------------------------ the best few

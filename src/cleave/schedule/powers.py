@@ -69,7 +69,9 @@ class _Pass:
         done: list[Statement] = []
         for statement in body:
             match statement:
-                case Loop():
+                case Loop(updates=updates):
+                    for name, _ in updates:  # means another value in the loop, and behind it
+                        scaled.pop(name, None)
                     done.append(replace(statement, body=self.body(statement.body, known, scaled)))
                 case Store():
                     done.append(statement)

@@ -32,9 +32,8 @@ from cleave.schedule.machine import Machine
 from cleave.schedule.powers import in_base_two
 from cleave.schedule.space import limits_of, tilings
 from cleave.schedule.specs import Spec
-from cleave.schedule.tiles import Kernel, Loop, Statement, Tensor, TileProgram
+from cleave.schedule.tiles import ContractTile, Kernel, Loop, Statement, Tensor, TileProgram
 from cleave.schedule.tiling import Tiling, write_kernel
-from cleave.schedule.vary import multiplies
 
 _LEAST_TILES = 2
 """Tiles that a part of a split has at least: fewer don't pay for the merge."""
@@ -266,10 +265,15 @@ def _written(built: Built, tiling: Tiling, machine: Machine, order: Sequence[str
     kernel = write_kernel(built.spec.name, built.graph, built.places, tiling, known, order)
     if machine.kind != "cuda":
         return kernel
-    if multiplies(kernel.body):
+    if _multiplies(kernel.body):
         shared = len(kernel.grid) > 1 and min(a.tile for a in kernel.grid[-2:]) > 1
         kernel = replace(kernel, group=machine.group if shared else 1, descriptors=True)
     return in_base_two(kernel) if knobs().numerics != "strict" else kernel
+
+
+def _multiplies(body: Sequence[Statement]) -> bool:
+    """Whether statements contract tiles."""
+    return any(isinstance(s, ContractTile) or (isinstance(s, Loop) and _multiplies(s.body)) for s in body)
 
 
 def _split(

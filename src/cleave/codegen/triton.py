@@ -15,7 +15,7 @@ from cleave.codegen.source import KINDS, Argument, Entry, Source
 from cleave.codegen.triton_body import Body
 from cleave.codegen.triton_maps import HELPERS, NARROW_LIMIT, TYPES
 from cleave.codegen.triton_scope import Parameters, Scope, bracketed, is_number, tensor_text
-from cleave.codegen.triton_text import Line, Names, prune, render, words_of
+from cleave.codegen.triton_text import WIDTH, Line, Names, prune, render, words_of
 from cleave.codegen.triton_tiles import Span, firsts_of, plan_lanes
 from cleave.errors import Invalid
 from cleave.ir.dims import Atom, Dim, Index, indices_of
@@ -186,10 +186,11 @@ def _typed_strides(arguments: Sequence[Argument]) -> list[str]:
     for argument in arguments:
         if argument.kind == "stride":
             strides.setdefault(argument.tensor, []).append(argument.name)
-    return [
-        f"    {', '.join(names)} = {', '.join(f'tl.cast({n}, INDEX)' for n in names)}"
-        for names in strides.values()
-    ]
+    lines: list[str] = []
+    for names in strides.values():
+        line = f"    {', '.join(names)} = {', '.join(f'tl.cast({n}, INDEX)' for n in names)}"
+        lines += [line] if len(line) <= WIDTH else [f"    {n} = tl.cast({n}, INDEX)" for n in names]
+    return lines
 
 
 # ---------------------------------------------------------------- the signature

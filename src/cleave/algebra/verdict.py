@@ -51,7 +51,14 @@ def verdict(user: Program, candidate: Candidate) -> Verdict:
         ]
         return Verdict("fast", "a maximum is left out, which ranges show to be unneeded", tuple(bounds))
     kinds = [(k, sum(c.kind == k for c in candidate.conditions)) for k in KINDS]
-    told = ", ".join(f"{count} of a {kind}" for kind, count in kinds if count) or "none is asked for"
+    told = (
+        ", ".join(
+            f"{count} of an {kind}" if kind[0] in "aeiou" else f"{count} of a {kind}"
+            for kind, count in kinds
+            if count
+        )
+        or "none is asked for"
+    )
     return Verdict("stable", f"every condition holds ({told})")
 
 

@@ -69,8 +69,9 @@ def _table(before: Totals, after: Totals) -> list[str]:
         ("operations", count_text(before.flops), count_text(after.flops)),
         ("computed again", "0", f"{after.duplicated} ({count_text(after.duplicated_flops)} elements)"),
     ]
-    lines = [f"{'':16}{'before':>14}{'after':>14}"]
-    return lines + [f"{name:16}{a:>14}{b:>14}" for name, a, b in rows]
+    wide = 2 + max(len(text) for _, *texts in rows for text in (*texts, "before"))
+    lines = [f"{'':16}{'before':>{wide}}{'after':>{wide}}"]
+    return lines + [f"{name:16}{a:>{wide}}{b:>{wide}}" for name, a, b in rows]
 
 
 def _kernel(plan: Plan, number: int, group: Group) -> list[str]:

@@ -163,13 +163,24 @@ class Inputs:
         )
 
 
+MOST_DRAWN = {"cpu": 1 << 20, "cuda": 1 << 25}
+"""Environments times steps that are drawn at a time."""
+
+
 def make_inputs(size: int, steps: int, device: str) -> Inputs:
     """Start values from counters beyond all steps, and the draws of every step."""
     index = torch.arange(size, dtype=torch.int32, device=device)
-    draws = [draw(index, torch.full_like(index, t)) for t in range(steps)]
     start = draw(index, torch.full_like(index, 1_000_000))[1]
-    fresh = tuple(torch.stack([d[1][n] for d in draws]) for n in range(4))
-    return Inputs(tuple(start), torch.zeros_like(index), torch.stack([d[0] for d in draws]), fresh)
+    action = torch.empty(steps, size, dtype=torch.int32, device=device)
+    fresh = tuple(torch.empty(steps, size, device=device) for _ in range(4))
+    rows = max(1, MOST_DRAWN[device] // max(1, size))
+    for first in range(0, steps, rows):
+        times = torch.arange(first, min(first + rows, steps), dtype=torch.int32, device=device)
+        drawn, values = draw(index[None].expand(len(times), size), times[:, None].expand(len(times), size))
+        action[first : first + rows] = drawn
+        for into, value in zip(fresh, values, strict=True):
+            into[first : first + rows] = value
+    return Inputs(tuple(start), torch.zeros_like(index), action, fresh)
 
 
 # ---------------------------------------------------------------- oracle

@@ -3,8 +3,8 @@
 Each implementation's result is compared with a float64 reference on the same inputs before any time is
 kept; one whose error is beyond the tolerance, or that raises, is a row that says so and has no time.
 Timing: all implementations interleaved in one process, several input sets in rotation, medians of at least
-`repeats` runs. On CUDA the L2 cache is overwritten before each run and events are read (cold L2); the
-CPU's clock is read around the call.
+`repeats` runs. On CUDA the L2 cache is overwritten before each run and events are read (cold L2), then a few
+runs follow without that (warm); the CPU's clock is read around the call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +20,12 @@ import torch
 Outputs = tuple[torch.Tensor, ...]
 ULP = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 HOST_CYCLES = 600_000
-"""About 0.3 ms of a GPU's clock: longer than the host needs to queue any call."""
+"""About 0.3 ms of a GPU's clock: longer than the host needs to queue most calls."""
+CYCLES, HOST_SLACK = 2.0e9, 2.0
+"""A GPU's clock, and how much longer than the host's last time the device idles."""
+MOST_HOST = 5e-3
+"""What takes the host longer is a compile, and not what the next call will take."""
+WARM_RUNS = 20
 
 
 @dataclass
@@ -45,8 +50,9 @@ def as_tuple(value: torch.Tensor | Sequence[torch.Tensor]) -> Outputs:
 
 def row_error(value: torch.Tensor, reference: torch.Tensor) -> float:
     """The largest relative error of a row (absolute where the reference row is tiny); inf where the value has
-    a NaN or an infinity that the reference has not."""
-    y, ref = value.double().cpu(), reference.double().cpu()
+    a NaN or an infinity that the reference has not. Worked out where the reference is."""
+    ref = reference.double()
+    y = value.to(device=ref.device, dtype=ref.dtype)
     if y.shape != ref.shape:
         return math.inf
     same = (y == ref) | (torch.isnan(y) & torch.isnan(ref))
@@ -68,6 +74,8 @@ def errors(outputs: Outputs, references: Outputs) -> float:
 def allowed_error(eager: float, dtype: torch.dtype, length: int) -> float:
     """design.md, "Numerical standing": 1.5 times eager's own, or 2 ulp (in float32, sqrt(length) ulp)."""
     floor = 2 * ULP[dtype]
+    if math.isnan(eager):
+        eager = 0.0  # eager has no result, for want of memory
     if dtype == torch.float32:
         floor = max(floor, math.sqrt(length) * ULP[dtype])
     return max(1.5 * eager, floor)
@@ -85,56 +93,128 @@ def reference(function: Callable[..., object], inputs: Outputs) -> Outputs:
 
 
 class Clock:
-    """Times calls on one device; on CUDA with a cold L2."""
+    """Times calls on one device; on CUDA by events, with a cold L2 unless said otherwise."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device.startswith("cuda")
+        self.host: dict[str, float] = {}
         if self.cuda:
             size = torch.cuda.get_device_properties(0).L2_cache_size
             self.trash = torch.empty(4 * size, dtype=torch.int8, device=device)
 
-    def once(self, call: Callable[[], object]) -> float:
-        """Seconds of one call."""
+    def once(self, call: Callable[[], object], *, cold: bool = True, name: str = "") -> float:
+        """Seconds of one call. The host's time to queue a call of this name is remembered: the device idles
+        for longer than that before the next one, so that what is timed is the device's time alone."""
         if not self.cuda:
             start = time.perf_counter()
             call()
             return time.perf_counter() - start
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        # The device idles until the host has queued the call: what is timed is the device's time alone.
-        torch.cuda._sleep(HOST_CYCLES)
-        self.trash.zero_()
+        idle = HOST_SLACK * min(self.host.get(name, 0.0), MOST_HOST)
+        torch.cuda._sleep(max(HOST_CYCLES, int(idle * CYCLES)))
+        if cold:
+            self.trash.zero_()
         begin.record()
+        queued = time.perf_counter()
         call()
+        self.host[name] = time.perf_counter() - queued
         end.record()
         torch.cuda.synchronize()
         return begin.elapsed_time(end) / 1e3
 
 
+@dataclass
+class Timed:
+    """Median seconds of a call, cold and (on CUDA) warm, and of how many cold runs."""
+
+    seconds: float
+    warm: float
+    runs: int
+
+
 def time_all(
-    calls: dict[str, Callable[..., object]], sets: Sequence[Outputs], device: str, budget: float, repeats: int
-) -> dict[str, float]:
-    """Median seconds of each call, interleaved, over the input sets in rotation."""
-    clock = Clock(device)
+    calls: Mapping[str, Callable[..., object]],
+    sets: Sequence[Outputs],
+    clock: Clock,
+    budget: float,
+    repeats: int,
+) -> dict[str, Timed]:
+    """Times of each call, interleaved, over the input sets in rotation: at least `repeats` runs each, more
+    within the budget, fewer (not below 5) of what takes more than four budgets."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
+    spent = dict.fromkeys(calls, 0.0)
     for name, call in calls.items():
         for inputs in sets:
-            clock.once(lambda call=call, inputs=inputs: call(*inputs))
-        del name
-    start = time.perf_counter()
+            clock.once(lambda call=call, inputs=inputs: call(*inputs), name=name)
+    running = list(calls)
     turn = 0
-    while turn < repeats or (time.perf_counter() - start < budget and turn < 20 * repeats):
+    while running:
         inputs = sets[turn % len(sets)]
-        for name, call in calls.items():
-            samples[name].append(clock.once(lambda call=call, inputs=inputs: call(*inputs)))
+        for name in list(running):
+            began = time.perf_counter()
+            call = calls[name]
+            samples[name].append(clock.once(lambda call=call, inputs=inputs: call(*inputs), name=name))
+            spent[name] += time.perf_counter() - began
+            runs = len(samples[name])
+            enough = runs >= repeats and (spent[name] >= budget / len(calls) or runs >= 20 * repeats)
+            if enough or (runs >= 5 and spent[name] > 4 * budget):
+                running.remove(name)
         turn += 1
-        if time.perf_counter() - start > 4 * budget and turn >= 5:
-            break
-    return {name: statistics.median(times) for name, times in samples.items()}
+    return {
+        name: Timed(statistics.median(times), _warm(calls[name], sets[0], clock, name), len(times))
+        for name, times in samples.items()
+    }
+
+
+def _warm(call: Callable[..., object], inputs: Outputs, clock: Clock, name: str) -> float:
+    """Median seconds with what the call before has left in the L2; there is no such figure for a CPU."""
+    if not clock.cuda:
+        return math.nan
+    return statistics.median(
+        clock.once(lambda: call(*inputs), cold=False, name=name) for _ in range(WARM_RUNS + 1)
+    )
+
+
+def quick_time(call: Callable[..., object], inputs: Outputs, clock: Clock, runs: int = 7) -> float:
+    """A rough time, to choose among options of one implementation."""
+    clock.once(lambda: call(*inputs), name="quick")
+    return statistics.median(clock.once(lambda: call(*inputs), name="quick") for _ in range(runs))
+
+
+def judge(
+    name: str,
+    call: Callable[..., object],
+    sets: Sequence[Outputs],
+    references: Sequence[Outputs],
+    eager: float,
+    length: int,
+) -> Row:
+    """Check an implementation on every input set, against the tolerance that eager's error gives (its own, if
+    it is eager)."""
+    row = Row(name)
+    try:
+        found = [
+            errors(as_tuple(call(*inputs)), known)  # pyright: ignore[reportArgumentType]
+            for inputs, known in zip(sets, references, strict=True)
+        ]
+        row.error = statistics.median(found)
+        row.allowed = allowed_error(row.error if name == "eager" else eager, sets[0][0].dtype, length)
+        if not row.correct:
+            row.failure = f"wrong: error {row.error:.2e}, allowed {row.allowed:.2e}"
+    except Exception as error:  # noqa: BLE001  a peer that fails is a row, whatever it raises
+        row.failure = shown(error)
+    return row
+
+
+def shown(error: BaseException) -> str:
+    """One line of an error."""
+    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text[:160]}"
 
 
 def compare(
-    implementations: dict[str, Callable[..., object]],
-    judge: Callable[..., object],
+    implementations: Mapping[str, Callable[..., object]],
+    judged: Callable[..., object],
     sets: Sequence[Outputs],
     *,
     device: str,
@@ -142,27 +222,13 @@ def compare(
     budget: float = 0.5,
     repeats: int = 50,
 ) -> list[Row]:
-    """Check each implementation on every input set, then time those that are right. The first one is eager:
-    its own error sets the tolerance."""
-    references = [reference(judge, inputs) for inputs in sets]
+    """Check each implementation on every input set, then time those that are right. The first is eager."""
+    references = [reference(judged, inputs) for inputs in sets]
     rows: list[Row] = []
-    right: dict[str, Callable[..., object]] = {}
-    eager = math.nan
     for name, call in implementations.items():
-        row = Row(name)
-        try:
-            found = [as_tuple(call(*inputs)) for inputs in sets]  # pyright: ignore[reportArgumentType]
-            row.error = statistics.median(errors(o, r) for o, r in zip(found, references, strict=True))
-            if math.isnan(eager):
-                eager = row.error
-            row.allowed = allowed_error(eager, sets[0][0].dtype, length)
-            if row.correct:
-                right[name] = call
-            else:
-                row.failure = f"wrong: error {row.error:.2e}, allowed {row.allowed:.2e}"
-        except Exception as error:  # noqa: BLE001  a peer that fails is a row, whatever it raises
-            row.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
-        rows.append(row)
-    for name, seconds in time_all(right, sets, device, budget, repeats).items():
-        next(r for r in rows if r.implementation == name).seconds = seconds
+        eager = rows[0].error if rows else math.nan
+        rows.append(judge(name, call, sets, references, eager, length))
+    right = {r.implementation: implementations[r.implementation] for r in rows if r.correct}
+    for name, timed in time_all(right, sets, Clock(device), budget, repeats).items():
+        next(r for r in rows if r.implementation == name).seconds = timed.seconds
     return rows

@@ -243,9 +243,11 @@ def sources(node: Node) -> frozenset[str]:
 
 @cache
 def is_number(node: Node) -> bool:
-    """Is a value made from literals, sizes and scalars alone?"""
+    """Is a value made from literals, sizes and scalars alone? `u - u` is 0 where `u` is finite."""
     if isinstance(node.op, Input | Position):
         return False
+    if isinstance(node.op, Map) and node.op.fn == "sub" and node.op.args[0] == node.op.args[1]:
+        return True
     return isinstance(node.op, Const | SizeOf | Scalar) or all(is_number(a.node) for a in node.reads)
 
 

@@ -1,208 +1,291 @@
-"""Run a suite: compile each case once per dtype, check and time every point, print a table, keep raw JSON."""
+"""Run a suite: compile each case once per dtype, check and time every point, print a table, keep raw JSON.
+
+The file is written after every point; a run that was cut goes on with `resume`. Peers' times may be taken
+from the file of an earlier run on such a device (`peers_from`): eager is measured again beside ours, and the
+peers' times are scaled by what it takes now over what it took then.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import platform
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-import cleave
-from benchmarks.harness import Outputs, Row, compare
-from benchmarks.suites import SUITES, Case, Sizes
+from benchmarks.case import Case, Sizes, points_of
+from benchmarks.compiling import ABLATIONS
+from benchmarks.jobs import Job, local, remote
+from benchmarks.runner import DTYPES, Options, Record
+from benchmarks.suites import SUITES
 from cleave.errors import Invalid
-from cleave.pipeline import Compiled
-from cleave.report.schedule import bytes_text
+from cleave.knobs import knobs, scope
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 DEFAULT_DTYPES = {"cpu": ("f32", "bf16"), "cuda": ("f16", "bf16")}
+Key = tuple[str, str, str, str]
 
 
-def run_suite(
-    suite: str,
-    *,
-    target: str,
-    cases: Sequence[str] | None,
-    dtypes: Sequence[str] | None,
-    phases: Sequence[str] | None,
-    json_file: Path | None,
-    budget: float,
-) -> int:
-    """Run what the filters leave; returns how many of Cleave's own rows are wrong or failed."""
+@dataclass(frozen=True)
+class Run:
+    """What a run is asked for beside its suite: filters, files, and how (`Options`)."""
+
+    target: str
+    cases: Sequence[str] | None = None
+    dtypes: Sequence[str] | None = None
+    phases: Sequence[str] | None = None
+    json_file: Path | None = None
+    budget: float = 0.5
+    peers: str = "quick"
+    peers_from: Path | None = None
+    sweep: float | None = None
+    ablations: Sequence[str] = ()
+    resume: bool = False
+    jobs: int = 0
+    cold: bool = False
+
+    @property
+    def options(self) -> Options:
+        for what in self.ablations:
+            if what not in ABLATIONS:
+                raise Invalid(f"there is no ablation {what!r}", hint=f"one of {', '.join(ABLATIONS)}")
+        sweep = (20.0 if self.peers == "full" else 0.0) if self.sweep is None else self.sweep
+        return Options(self.target, self.peers, self.budget, sweep, tuple(self.ablations))
+
+
+def run_suite(suite: str, **asked: Any) -> int:
+    """Run what the filters leave (see `Run`); returns how many of Cleave's own rows are wrong or failed."""
     if suite not in SUITES:
         raise Invalid(f"no suite {suite!r}", hint=f"there is {', '.join(SUITES)}")
+    run = Run(**asked)
     console = Console(width=160)
-    records: list[dict[str, object]] = []
-    for case in SUITES[suite]:
-        if cases and not any(name in case.name for name in cases):
-            continue
-        for dtype in dtypes or DEFAULT_DTYPES[target]:
-            records += run_case(case, target, dtype, phases, budget, console)
-            if json_file:
-                write(json_file, suite, target, records)
-    console.print(summary(records, target))
+    records = before(run, suite)
+    jobs = jobs_of(suite, run, {key_of(r) for r in records})
+    began = time.perf_counter()
+    with _caches(run):
+        for found in measured(run, jobs):
+            records += found
+            console.print(line(found), highlight=False)
+            if run.json_file:
+                write(run.json_file, suite, run, records)
+    console.print(summary(records, run.target))
     ours = [r for r in records if r["implementation"] == "cleave"]
     wrong = [r for r in ours if r["failure"]]
-    console.print(f"{len(ours) - len(wrong)} of {len(ours)} points correct")
+    console.print(
+        f"{len(ours) - len(wrong)} of {len(ours)} points correct; {time.perf_counter() - began:.0f} s"
+    )
     return len(wrong)
 
 
-def run_case(
-    case: Case, target: str, dtype: str, phases: Sequence[str] | None, budget: float, console: Console
-) -> list[dict[str, object]]:
-    device = "cuda" if target == "cuda" else "cpu"
-    points = [
-        (phase, sizes)
-        for (kind, phase), grid in case.points.items()
-        if kind == target and (not phases or phase in phases)
-        for sizes in grid
-    ]
-    if not points:
+def measured(run: Run, jobs: Sequence[Job]) -> Iterator[list[Record]]:
+    """The records of each point, as they come. On a CPU what is built would take the cores from what is
+    measured: there is no child but where children are asked for."""
+    builders = run.jobs or (1 if run.target == "cpu" else max(1, (os.cpu_count() or 4) - 2))
+    return local(jobs) if builders == 1 else remote(jobs, builders)
+
+
+@contextmanager
+def _caches(run: Run) -> Iterator[None]:
+    """Empty caches for a cold run, of ours and of Triton's."""
+    if not run.cold:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder, scope(cache_dir=Path(folder) / "cleave"):
+        knobs().cache_dir.mkdir()
+        before = os.environ.get("TRITON_CACHE_DIR")
+        os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
+        try:
+            yield
+        finally:
+            os.environ.pop("TRITON_CACHE_DIR")
+            if before is not None:
+                os.environ["TRITON_CACHE_DIR"] = before
+
+
+def jobs_of(suite: str, run: Run, done: set[Key]) -> list[Job]:
+    """A job for each case and dtype that the filters leave, without the points that are done."""
+    known = reused_rows(run)
+    options = run.options
+    jobs: list[Job] = []
+    for dtype in run.dtypes or DEFAULT_DTYPES[run.target]:
+        for case in SUITES[suite]:
+            if run.cases and not any(name in case.name for name in run.cases):
+                continue
+            points = [
+                (phase, sizes)
+                for phase, sizes in points_of(case, run.target, run.phases)
+                if (case.name, phase, dtype, text_of(sizes)) not in done
+            ]
+            if points:
+                jobs.append(Job(suite, case, dtype, points, _lookup(known, case, dtype), options))
+    return jobs
+
+
+def _lookup(
+    known: Mapping[Key, list[Record]], case: Case, dtype: str
+) -> Callable[[str, Sizes], list[Record]]:
+    return lambda phase, sizes: known.get((case.name, phase, dtype, text_of(sizes)), [])
+
+
+def text_of(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{name}{size}" for name, size in sorted(sizes.items()))
+
+
+def key_of(record: Record) -> Key:
+    """The point of a record."""
+    return record["case"], record["phase"], record["dtype"], text_of(record["sizes"])
+
+
+def before(run: Run, suite: str) -> list[Record]:
+    """What the file has already, if the run resumes one; points at which ours failed are tried again."""
+    if not run.resume:
         return []
-    started = time.perf_counter()
-    ours = compiled(case, points[0][1], dtype, device)
-    records: list[dict[str, object]] = []
-    for phase, sizes in points:
-        sets = [case.make(sizes, DTYPES[dtype], device, seed) for seed in range(3)]
-        torch._dynamo.reset()
-        implementations: dict[str, Callable[..., object]] = {
-            "eager": case.function,
-            "torch.compile": torch.compile(case.function, dynamic=False),
-            **case.peers,
-            "cleave": ours,
-        }
-        length = max(sizes.values())
-        rows = compare(implementations, case.function, sets, device=device, length=length, budget=budget)
-        note_footprint(rows[-1], ours, sets[0])
-        records += [record(case, phase, sizes, dtype, row) for row in rows]
-        console.print(line(case, phase, sizes, dtype, rows))
-    info = records[-1]
-    info["case_seconds"] = time.perf_counter() - started
-    return records
+    if run.json_file is None:
+        raise Invalid("--resume goes on with a file", hint="--json FILE")
+    if not run.json_file.exists():
+        return []
+    data = json.loads(run.json_file.read_text())
+    if data["suite"] != suite or data["device"] != device_name(run.target):
+        raise Invalid(
+            f"{run.json_file} is of suite {data['suite']} on {data['device']}", hint="another --json"
+        )
+    points = by_point(data["records"]).values()
+    return [r for rows in points for r in rows if not any(_failed(each) for each in rows)]
 
 
-def note_footprint(row: Row, ours: Callable[..., object], inputs: Outputs) -> None:
-    """Launches and workspace of our own row; a row that ran in PyTorch is a failure, not a result."""
-    if row.failure or not isinstance(ours, cleave.Jit):
-        return
-    if ours.fallbacks or len(ours.compiled) != 1:
-        reasons = "; ".join(str(f) for f in ours.fallbacks) or f"{len(ours.compiled)} programs"
-        row.failure, row.seconds = f"not compiled as one program: {reasons}", math.nan
-        return
-    program = ours.compiled[0]
-    assert isinstance(program, Compiled)
-    launches, workspace = program.footprint(*inputs)
-    row.notes = {
-        "launches": launches,
-        "workspace_bytes": workspace,
-        "workspace": bytes_texts(program, inputs),
-        "compiles": ours.compile_count,
-    }
+def _failed(record: Record) -> bool:
+    return record["implementation"] == "cleave" and bool(record["failure"])
 
 
-def bytes_texts(program: Compiled, inputs: Outputs) -> str:
-    """The workspace as a formula in sizes and parts."""
-    key = tuple([t.shape for t in inputs])
-    return " + ".join(bytes_text(t) for t in program.chosen[key].tiles.workspaces) or "0"
-
-
-def compiled(case: Case, sizes: Sizes, dtype: str, device: str) -> Callable[..., object]:
-    """One compile for all points; a failure to compile shows as a failed row at each of them."""
-    inputs: Outputs = case.make(sizes, DTYPES[dtype], device, 0)
-    dynamic = {name: tuple(d for d in dims) for name, dims in case.inputs.items()}
+def reused_rows(run: Run) -> dict[Key, list[Record]]:
+    """Peers' rows of an earlier run by point, with eager's seconds of that run."""
+    if run.peers_from is None:
+        return {}
     try:
-        return cleave.compile(case.function, inputs, dynamic=_dynamic(dynamic, case.dynamic))
-    except Exception as error:  # noqa: BLE001  shown as the row's failure
-        failure = error
-
-        def fail(*_: torch.Tensor) -> None:
-            raise failure
-
-        return fail
-
-
-def _dynamic(dims: dict[str, tuple[str, ...]], names: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
-    return {name: tuple(d if d in names else None for d in axes) for name, axes in dims.items()}
-
-
-def record(case: Case, phase: str, sizes: Sizes, dtype: str, row: Row) -> dict[str, object]:
-    return {
-        "case": case.name,
-        "phase": phase,
-        "sizes": dict(sizes),
-        "dtype": dtype,
-        "implementation": row.implementation,
-        "error": row.error,
-        "allowed": row.allowed,
-        "seconds": row.seconds,
-        "failure": row.failure,
-        **row.notes,
-        "tflops": case.flops(sizes) / row.seconds / 1e12 if row.seconds == row.seconds else None,
-    }
+        data = json.loads(run.peers_from.read_text())
+    except (OSError, ValueError) as error:
+        raise Invalid(f"--peers-from {run.peers_from} cannot be read: {error}") from error
+    if data["device"] != device_name(run.target):
+        what = f"--peers-from {run.peers_from} was measured on {data['device']}"
+        raise Invalid(what, hint=f"this is {device_name(run.target)}")
+    found: dict[Key, list[Record]] = {}
+    eager: dict[Key, float] = {}
+    for record in data["records"]:
+        if record["implementation"] == "eager":
+            eager[key_of(record)] = record["seconds"]
+    for record in data["records"]:
+        if is_peer(record) and record["implementation"] != "eager":
+            key = key_of(record)
+            old = record.get("reused", {})  # a file that was itself scaled gives what was measured
+            seconds = old.get("seconds", record["seconds"])
+            anchor = eager.get(key, math.nan) / (old.get("scale") or 1.0)
+            found.setdefault(key, []).append(
+                {"date": data.get("date", ""), **record, "seconds": seconds, "eager_seconds": anchor}
+            )
+    return found
 
 
-def line(case: Case, phase: str, sizes: Sizes, dtype: str, rows: Sequence[Row]) -> str:
-    shape = " ".join(f"{k}{v}" for k, v in sizes.items())
-    texts = [
-        f"{r.implementation} {r.failure or f'{r.seconds * 1e6:.1f}us (err {r.error:.1e})'}" for r in rows
-    ]
-    notes = rows[-1].notes
-    if notes:
-        texts.append(
-            f"{notes['launches']} launches, workspace {notes['workspace_bytes']} = {notes['workspace']}"
-        )
-    return f"[bold]{case.name}[/bold] {phase} {dtype} {shape}: " + "; ".join(texts)
+# ---------------------------------------------------------------- what is shown
 
 
-def best_peer(rows: Sequence[dict[str, object]]) -> dict[str, object] | None:
+def is_peer(record: Record) -> bool:
+    """Whether a row is of somebody else."""
+    return not record["implementation"].startswith("cleave")
+
+
+def best_peer(rows: Sequence[Record]) -> Record | None:
     """The fastest correct implementation that is not ours."""
-    right = [r for r in rows if r["implementation"] != "cleave" and not r["failure"]]
-    return min(right, key=lambda r: float(str(r["seconds"])), default=None)
+    right = [r for r in rows if is_peer(r) and not r["failure"] and r["seconds"] == r["seconds"]]
+    return min(right, key=lambda r: r["seconds"], default=None)
 
 
-def summary(records: Sequence[dict[str, object]], target: str) -> Table:
-    """One line a point: our time, the best correct peer, the ratio."""
-    table = Table(title=f"{target}: time of the best correct peer over ours (above 1: we are faster)")
-    for column in ("case", "phase", "dtype", "sizes", "cleave us", "best peer", "peer us", "ratio"):
-        table.add_column(column)
-    points: dict[tuple[str, str, str, str], list[dict[str, object]]] = {}
+def line(rows: Sequence[Record]) -> str:
+    """One point as a line."""
+    first, last = rows[0], rows[-1]
+    texts: list[str] = []
+    for r in rows:
+        mark = "†" if "reused" in r else ""
+        good = f"{r['seconds'] * 1e6:.1f}us{mark}" + (f" ({r['setting']})" if r.get("setting") else "")
+        texts.append(f"{r['implementation']} {r['failure'] or good}")
+    if last.get("fraction"):
+        texts.append(f"{last['fraction']:.2f} of the roofline, {last.get('launches')} launches")
+    peer = best_peer(rows)
+    if peer is not None and not last["failure"]:
+        texts.append(f"[bold]{peer['seconds'] / last['seconds']:.2f}x[/bold]")
+    shape = " ".join(f"{k}{v}" for k, v in first["sizes"].items())
+    return f"[bold]{first['case']}[/bold] {first['phase']} {first['dtype']} {shape}: " + "; ".join(texts)
+
+
+def by_point(records: Sequence[Record]) -> dict[Key, list[Record]]:
+    """The records of each point, in order."""
+    points: dict[Key, list[Record]] = {}
     for r in records:
-        key = (str(r["case"]), str(r["phase"]), str(r["dtype"]), str(r["sizes"]))
-        points.setdefault(key, []).append(r)
-    for (case, phase, dtype, sizes), rows in points.items():
-        ours = next(r for r in rows if r["implementation"] == "cleave")
-        peer = best_peer(rows)
-        if ours["failure"] or peer is None:
-            table.add_row(case, phase, dtype, sizes, str(ours["failure"])[:60], "", "", "")
-            continue
-        mine, theirs = float(str(ours["seconds"])), float(str(peer["seconds"]))
-        times = (
-            f"{mine * 1e6:.1f}",
-            str(peer["implementation"]),
-            f"{theirs * 1e6:.1f}",
-            f"{theirs / mine:.2f}",
-        )
-        table.add_row(case, phase, dtype, sizes, *times)
+        points.setdefault(key_of(r), []).append(r)
+    return points
+
+
+def ratio_of(rows: Sequence[Record]) -> float | None:
+    """The time of the best correct peer over ours."""
+    ours = next((r for r in rows if r["implementation"] == "cleave"), None)
+    peer = best_peer(rows)
+    if ours is None or peer is None or ours["failure"] or ours["seconds"] != ours["seconds"]:
+        return None
+    return peer["seconds"] / ours["seconds"]
+
+
+def summary(records: Sequence[Record], target: str) -> Table:
+    """One line a case and phase: the ratios of its points, and their geometric mean."""
+    table = Table(title=f"{target}: time of the best correct peer over ours (above 1: we are faster)")
+    for column in ("case", "phase", "dtype", "points", "lowest", "mean", "highest", "missing"):
+        table.add_column(column)
+    groups: dict[tuple[str, str, str], list[float | None]] = {}
+    for (case, phase, dtype, _), rows in by_point(records).items():
+        groups.setdefault((dtype, phase, case), []).append(ratio_of(rows))
+    for (dtype, phase, case), ratios in sorted(groups.items()):
+        known = [r for r in ratios if r is not None]
+        missing = str(len(ratios) - len(known)) if len(known) < len(ratios) else ""
+        if known:
+            mean = math.exp(sum(map(math.log, known)) / len(known))
+            cells = [f"{min(known):.2f}", f"{mean:.2f}", f"{max(known):.2f}"]
+        else:
+            cells = ["", "", ""]
+        table.add_row(case, phase, dtype, str(len(ratios)), *cells, missing)
     return table
 
 
-def write(path: Path, suite: str, target: str, records: Sequence[dict[str, object]]) -> None:
-    device = torch.cuda.get_device_name(0) if target == "cuda" else platform.machine()
+def device_name(target: str) -> str:
+    """What a file says it was measured on."""
+    return torch.cuda.get_device_name(0) if target == "cuda" else platform.machine()
+
+
+def write(path: Path, suite: str, run: Run, records: Sequence[Record]) -> None:
+    """Write the file; whole or not at all."""
     data = {
         "suite": suite,
-        "target": target,
-        "device": device,
+        "target": run.target,
+        "device": device_name(run.target),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+        "peers": run.peers,
+        "cold": run.cold,
         "timing": "median; cold L2 on cuda (overwritten before each run), events; wall clock on cpu",
         "records": list(records),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1))
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(data, indent=1))
+    part.replace(path)
+
+
+__all__ = ["DEFAULT_DTYPES", "DTYPES", "run_suite"]

@@ -7,16 +7,15 @@ same functions run at sizes that two cores finish in seconds.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
-Sizes = Mapping[str, int]
-Tensors = tuple[torch.Tensor, ...]
+from benchmarks.case import Attention, Case, Sizes, grid
+from benchmarks.static_suite import static
 
 
 def matmul(x, w):
@@ -68,46 +67,18 @@ def causal_grouped_attention(q, k, v):
     return out.reshape(heads, rows, v.shape[-1]), torch.logsumexp(scores, -1).reshape(heads, rows)
 
 
-def sdpa(q, k, v, *, causal=False):
-    return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal, enable_gqa=True)[0]
-
-
-def sdpa_latent(q, kv, q_rope, k_rope):
-    query = torch.cat([q, q_rope], -1)
-    key = torch.cat([kv, k_rope], -1)
-    return F.scaled_dot_product_attention(query, key, kv, scale=0.1352)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One subgraph. `inputs` maps each argument to its dims; `points` are the sizes it is timed at, by target
-    and phase; `dynamic` dims vary over the points of one compile; `peers` are functions of the same
-    arguments that a user might pick instead (beside eager and torch.compile, which always run)."""
-
-    name: str
-    function: Callable[..., torch.Tensor | Tensors]
-    inputs: Mapping[str, Sequence[str]]
-    dynamic: tuple[str, ...]
-    points: Mapping[tuple[str, str], Sequence[Sizes]]
-    peers: Mapping[str, Callable[..., torch.Tensor | Tensors]] = field(default_factory=dict)
-    flops: Callable[[Sizes], float] = lambda sizes: 0.0
-    scale: Mapping[str, float] = field(default_factory=dict)
-
-    def make(self, sizes: Sizes, dtype: torch.dtype, device: str, seed: int) -> Tensors:
-        """Random inputs, standard normal; weights (two dims, named w...) scaled to keep outputs near 1."""
-        generator = torch.Generator(device="cpu").manual_seed(seed)
-        made = []
-        for name, dims in self.inputs.items():
-            shape = [int(d) if d.isdigit() else sizes[d] for d in dims]
-            value = torch.randn(shape, generator=generator)
-            if name.startswith("w"):
-                value /= math.sqrt(shape[0])
-            made.append(value.to(device=device, dtype=dtype))
-        return tuple(made)
-
-
-def _grid(base: Sizes, name: str, values: Sequence[int]) -> list[Sizes]:
-    return [{**base, name: value} for value in values]
+HEADS = Attention(lambda q, k, v: (q[None], k[None], v[None]), lambda out: out[0])
+"""The paper's attention has no batch: libraries get one of 1."""
+LATENT = Attention(
+    lambda q, kv, q_rope, k_rope: (
+        torch.cat([q, q_rope], -1)[None],
+        torch.cat([kv, k_rope], -1)[None],
+        kv[None],
+    ),
+    lambda out: out[0],
+    scale=0.1352,
+    latent=True,
+)
 
 
 def _attention_case(name: str, kv: int, heads: int, depth: int) -> Case:
@@ -121,12 +92,13 @@ def _attention_case(name: str, kv: int, heads: int, depth: int) -> Case:
         inputs={"q": ("H", "S", "D"), "k": (key, "T", "D"), "v": (key, "T", "D")},
         dynamic=("S", "T"),
         points={
-            ("cuda", "prefill"): _grid(gpu, "S", (512, 1024, 2048, 4096)),
-            ("cuda", "decode"): _grid(gpu, "S", (16, 64, 128)),
-            ("cpu", "prefill"): _grid(cpu, "S", (128, 512)),
-            ("cpu", "decode"): _grid({**cpu, "T": 4096}, "S", (1, 16)),
+            ("cuda", "prefill"): grid(gpu, "S", (512, 1024, 2048, 4096)),
+            ("cuda", "decode"): grid(gpu, "S", (16, 64, 128)),
+            ("cpu", "prefill"): grid(cpu, "S", (128, 512)),
+            ("cpu", "decode"): grid({**cpu, "T": 4096}, "S", (1, 16)),
         },
-        peers={"sdpa": sdpa},
+        attention=HEADS,
+        independent=("H", "KV") if grouped else ("H",),
         flops=lambda s: 4.0 * s["H"] * s["S"] * s["T"] * s["D"],
     )
 
@@ -145,20 +117,21 @@ def _latent_case(rows: Sequence[int]) -> Case:
         },
         dynamic=("S", "T"),
         points={
-            ("cuda", "decode"): _grid(big, "T", rows),
-            ("cpu", "decode"): _grid(small, "T", (512, 1024)),
+            ("cuda", "decode"): grid(big, "T", rows),
+            ("cpu", "decode"): grid(small, "T", (512, 1024)),
         },
-        peers={"sdpa": sdpa_latent},
+        attention=LATENT,
+        independent=("H",),
         flops=lambda s: 2.0 * s["H"] * s["S"] * s["T"] * (2 * s["C"] + s["R"]),
     )
 
 
 def _linear_points(gpu: Sizes, cpu: Sizes) -> dict[tuple[str, str], list[Sizes]]:
     return {
-        ("cuda", "prefill"): _grid(gpu, "S", (256, 1024, 4096)),
-        ("cuda", "decode"): _grid(gpu, "S", (16, 64, 128)),
-        ("cpu", "prefill"): _grid(cpu, "S", (64, 256)),
-        ("cpu", "decode"): _grid(cpu, "S", (1, 16)),
+        ("cuda", "prefill"): grid(gpu, "S", (256, 1024, 4096)),
+        ("cuda", "decode"): grid(gpu, "S", (16, 64, 128)),
+        ("cpu", "prefill"): grid(cpu, "S", (64, 256)),
+        ("cpu", "decode"): grid(cpu, "S", (1, 16)),
     }
 
 
@@ -177,10 +150,10 @@ PAPER: tuple[Case, ...] = (
         inputs={"q": ("H", "S", "D"), "k": ("H", "T", "D"), "v": ("H", "T", "D")},
         dynamic=("S", "T"),
         points={
-            ("cuda", "prefill"): _grid({"H": 32, "T": 4096, "D": 64}, "S", (512, 1024, 4096)),
-            ("cuda", "decode"): _grid({"H": 32, "T": 4096, "D": 64}, "S", (16, 64, 128)),
-            ("cpu", "prefill"): _grid({"H": 8, "T": 1024, "D": 64}, "S", (128, 512)),
-            ("cpu", "decode"): _grid({"H": 8, "T": 4096, "D": 64}, "S", (1, 16)),
+            ("cuda", "prefill"): grid({"H": 32, "T": 4096, "D": 64}, "S", (512, 1024, 4096)),
+            ("cuda", "decode"): grid({"H": 32, "T": 4096, "D": 64}, "S", (16, 64, 128)),
+            ("cpu", "prefill"): grid({"H": 8, "T": 1024, "D": 64}, "S", (128, 512)),
+            ("cpu", "decode"): grid({"H": 8, "T": 4096, "D": 64}, "S", (1, 16)),
         },
         flops=lambda s: 4.0 * s["H"] * s["S"] * s["T"] * s["D"],
     ),
@@ -217,10 +190,11 @@ PAPER: tuple[Case, ...] = (
         inputs={"q": ("H", "S", "D"), "k": ("H", "T", "D"), "v": ("H", "T", "E")},
         dynamic=("S", "T"),
         points={
-            ("cuda", "prefill"): _grid({"H": 128, "T": 4096, "D": 192, "E": 128}, "S", (512, 1024, 2048)),
-            ("cpu", "prefill"): _grid({"H": 8, "T": 512, "D": 96, "E": 64}, "S", (128, 512)),
+            ("cuda", "prefill"): grid({"H": 128, "T": 4096, "D": 192, "E": 128}, "S", (512, 1024, 2048)),
+            ("cpu", "prefill"): grid({"H": 8, "T": 512, "D": 96, "E": 64}, "S", (128, 512)),
         },
-        peers={"sdpa": sdpa},
+        attention=HEADS,
+        independent=("H",),
         flops=lambda s: 2.0 * s["H"] * s["S"] * s["T"] * (s["D"] + s["E"]),
     ),
     _latent_case((1024, 2048, 4096)),
@@ -238,31 +212,12 @@ PAPER: tuple[Case, ...] = (
             ("cpu", "decode"): [{"H": 8, "KV": 2, "D": 64, "S": 1, "T": 4097}],
         },
         flops=lambda s: 2.0 * s["H"] * s["S"] * (2 * s["T"] - s["S"]) * s["D"],
+        attention=replace(HEADS, causal=True, lse=math.e),
+        independent=("H", "KV"),
     ),
 )
 
 
-def causal_attention(q, k, v):
-    i, j = (torch.arange(n, device=q.device) for n in (q.shape[1], k.shape[1]))
-    scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
-    return torch.softmax(scores.masked_fill(j[None, :] > i[:, None], float("-inf")), -1) @ v
-
-
-STATIC: tuple[Case, ...] = (
-    Case(
-        name="causal-attention",
-        function=causal_attention,
-        inputs={"q": ("H", "S", "D"), "k": ("H", "T", "D"), "v": ("H", "T", "D")},
-        dynamic=("S", "T"),
-        points={
-            ("cpu", "prefill"): [{"H": 8, "D": 64, "S": s, "T": s} for s in (512, 2048)],
-            ("cuda", "prefill"): [{"H": 32, "D": 128, "S": s, "T": s} for s in (2048, 4096, 16384)],
-        },
-        peers={"sdpa": functools.partial(sdpa, causal=True)},
-        flops=lambda s: 2.0 * s["H"] * s["S"] * s["T"] * s["D"],
-    ),
-    next(case for case in PAPER if case.name == "rmsnorm+matmul"),
-)
-"""Shapes that models run: the start of the static suite, of which more are still to be written."""
+STATIC: tuple[Case, ...] = static(PAPER)
 
 SUITES: Mapping[str, tuple[Case, ...]] = {"paper": PAPER, "static": STATIC}

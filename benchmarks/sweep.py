@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Clock, allowed_error, as_tuple, errors, reference
-from benchmarks.run import DTYPES
+from benchmarks.runner import DTYPES
 from benchmarks.suites import PAPER, Case, Sizes
 from cleave.errors import CleaveError
 from cleave.frontend.capture import capture

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.run import DEFAULT_DTYPES, DTYPES
+from benchmarks.compiling import captured
+from benchmarks.run import DEFAULT_DTYPES
+from benchmarks.runner import DTYPES
 from benchmarks.suites import SUITES, Case, Sizes
-from cleave.frontend.capture import capture
 from cleave.frontend.tuning import Wish
-from cleave.ir.program import Program
 
 
 def wishes(
@@ -51,10 +50,4 @@ def _of_case(case: Case, points: Sequence[Sizes], dtype: torch.dtype) -> list[Wi
     return made
 
 
-def captured(case: Case, sizes: Sizes, dtype: torch.dtype) -> Program:
-    """The program of a case, as `cleave.compile` captures it with the case's dynamic dims."""
-    dynamic = {n: tuple(d if d in case.dynamic else None for d in dims) for n, dims in case.inputs.items()}
-    with FakeTensorMode():
-        shapes = [[int(d) if d.isdigit() else sizes[d] for d in dims] for dims in case.inputs.values()]
-        inputs = tuple(torch.empty(shape, dtype=dtype) for shape in shapes)
-        return capture(case.function, inputs, {}, dynamic=dynamic).program
+__all__ = ["captured", "wishes"]

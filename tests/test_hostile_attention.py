@@ -146,14 +146,7 @@ MASKED = {
 }
 
 
-FOLD = pytest.mark.xfail(
-    strict=True, reason="a Fold that divides inside gives 0, not NaN, for a row that sees nothing"
-)
-
-
-@pytest.mark.parametrize(
-    "way", [pytest.param("nan", marks=pytest.mark.slow), "zero", pytest.param("both", marks=FOLD)]
-)
+@pytest.mark.parametrize("way", [pytest.param("nan", marks=pytest.mark.slow), "zero", "both"])
 def test_fully_masked_rows(way):  # U04: NaN or zero, as the program says
     f = cleave.jit(MASKED[way])
     for n, m in ((5, 7), (1, 1), (130, 129)):

@@ -196,7 +196,7 @@ def test_a_refused_tile_program_gives_way_to_the_next(rows, monkeypatch):
     best, *others = made.ranked[0]
     built: list[object] = []
 
-    def launcher(tiles, target):
+    def launcher(tiles, target, args=None):
         built.append(tiles)
         if tiles == best.tiles:
             raise Infeasible("too large")
@@ -210,7 +210,7 @@ def test_a_refused_tile_program_gives_way_to_the_next(rows, monkeypatch):
 def test_if_all_are_refused_the_reasons_are_given(rows, monkeypatch):
     made = plan(rows, target="cpu")
 
-    def launcher(tiles, target):
+    def launcher(tiles, target, args=None):
         raise Infeasible("too large")
 
     monkeypatch.setattr(pipeline, "launcher_for", launcher)
@@ -220,7 +220,7 @@ def test_if_all_are_refused_the_reasons_are_given(rows, monkeypatch):
 
 
 def test_everything_can_be_built_at_once(rows, monkeypatch):
-    monkeypatch.setattr(pipeline, "launcher_for", lambda tiles, target: "launcher")
+    monkeypatch.setattr(pipeline, "launcher_for", lambda tiles, target, args=None: "launcher")
     made = compile_program(rows, target="cpu", everything=True)
     assert set(made.launchers) == {v.tiles for v in made.variants}
     lazy = compile_program(rows, target="cpu")

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cleave.errors import CleaveError, Invalid, Unsupported
+from cleave.report.bench_command import Dtype, Phase, Target, check_bench, import_benchmarks
+from cleave.report.bench_command import register as register_bench
 from cleave.report.fusion_command import register as register_fuse
 
 if TYPE_CHECKING:
@@ -51,34 +53,12 @@ class Emit(StrEnum):
     cpp = "cpp"
 
 
-class Target(StrEnum):
-    """What to compile for."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
-
 class Shown(StrEnum):
     """Which sources `explain` prints."""
 
     none = "none"
     chosen = "chosen"
     all = "all"
-
-
-class Dtype(StrEnum):
-    """The dtypes of a benchmark."""
-
-    f32 = "f32"
-    f16 = "f16"
-    bf16 = "bf16"
-
-
-class Phase(StrEnum):
-    """The phases of a benchmark."""
-
-    prefill = "prefill"
-    decode = "decode"
 
 
 Where = Annotated[str, typer.Argument(help="FILE.py:FUNCTION of a program file.", metavar="FILE.py:FUNCTION")]
@@ -230,48 +210,7 @@ def _certified(path: Path, given: Sequence[Program], proof: Proof) -> list[str]:
     return [f"certificate: {found.steps} steps, checked, in {path}"]
 
 
-@app.command("bench")
-def bench_(
-    suite: Annotated[str, typer.Argument(help="The suite's name, such as 'paper'.")],
-    target: Annotated[Target, typer.Option(help="Where to run.")] = Target.cpu,
-    case: Annotated[
-        list[str] | None, typer.Option("--case", help="Only cases with this in their name.")
-    ] = None,
-    dtype: Annotated[list[Dtype] | None, typer.Option("--dtype", help="Only these dtypes.")] = None,
-    phase: Annotated[list[Phase] | None, typer.Option("--phase", help="Only these phases.")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write raw results here.", metavar="FILE")
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(help="Seconds of timing per point (0.5); of the whole of 'cartpole' (235)."),
-    ] = None,
-) -> None:
-    """Run a benchmark suite: check every result against float64, then time it against its peers. The suite
-    'algebra' asks the search for what it must find, 'search' measures what that costs, 'cartpole' is the
-    study of a simulation loop (docs/cartpole.md)."""
-    _import_benchmarks()
-    if suite == "cartpole":
-        _check_device(target)
-        from benchmarks.cartpole import run_cartpole
-
-        raise typer.Exit(1 if run_cartpole(target.value, json_file=json_file, budget=budget) else 0)
-    budget = 0.5 if budget is None else budget
-    if suite == "algebra":
-        from benchmarks.algebra import run_algebra
-
-        raise typer.Exit(1 if run_algebra(case, json_file) else 0)
-    if suite == "search":
-        from benchmarks.search import run_search
-
-        raise typer.Exit(1 if run_search(case, json_file) else 0)
-    _check_bench(suite, target, case)
-    from benchmarks.run import run_suite
-
-    wrong = run_suite(
-        suite, target=target.value, cases=case, dtypes=dtype, phases=phase, json_file=json_file, budget=budget
-    )
-    raise typer.Exit(1 if wrong else 0)
+register_bench(app)
 
 
 @app.command("tune")
@@ -301,11 +240,11 @@ def tune_(
         raise Invalid("say what to tune: FILE.py:FUNCTION, or --suite NAME")
     from cleave.frontend.tuning import Wish, tune_all
     from cleave.report import tuned
-    from cleave.runtime.tune import Limits
+    from cleave.runtime.tune_point import Limits
 
     if suite is not None:
-        _import_benchmarks()
-        _check_bench(suite, target, case)
+        import_benchmarks()
+        check_bench(suite, target, case)
         from benchmarks.wishes import wishes
 
         with progress(f"capturing suite {suite}", as_json):
@@ -453,38 +392,6 @@ def parsed_sizes(size: Sequence[str] | None) -> dict[str, int]:
             raise Invalid(f"--size {item}: expected NAME=N with N a whole number, such as S=128")
         sizes[name] = int(value)
     return sizes
-
-
-def _import_benchmarks() -> None:
-    """Make the repository's benchmarks importable; `Invalid` where there are none."""
-    root = Path(__file__).parents[2]
-    if not (root / "benchmarks" / "run.py").exists():
-        raise Invalid("the benchmarks ship with the repository, not with the installed package")
-    sys.path.insert(0, str(root))
-
-
-def _check_bench(suite: str, target: Target, cases: Sequence[str] | None) -> None:
-    """`Invalid` for what would run nothing."""
-    from benchmarks.suites import SUITES
-
-    if suite not in SUITES:
-        raise Invalid(
-            f"there is no suite {suite!r}", hint=f"one of {', '.join(SUITES)}, algebra, search, cartpole"
-        )
-    names = [c.name for c in SUITES[suite]]
-    for wanted in cases or ():
-        if not any(wanted in name for name in names):
-            raise Invalid(f"suite {suite} has no case {wanted!r}", hint=f"it has {', '.join(names)}")
-    _check_device(target)
-
-
-def _check_device(target: Target) -> None:
-    """`Invalid` for a GPU that is not there."""
-    if target is Target.cuda:
-        import torch
-
-        if not torch.cuda.is_available():
-            raise Invalid("--target cuda: torch finds no GPU here", hint="--target cpu")
 
 
 @contextmanager

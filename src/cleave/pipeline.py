@@ -6,8 +6,10 @@ the result, so that `explain` can show what was found, chosen and rejected.
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
@@ -18,7 +20,7 @@ from cleave.algebra.verdict import is_plain, keeps_rounding
 from cleave.codegen import cpp, triton
 from cleave.codegen.source import Source
 from cleave.errors import BuildError, Infeasible, Invalid, Unsupported
-from cleave.ir.candidate import Candidate
+from cleave.ir.candidate import Candidate, Fold
 from cleave.ir.dims import Atom, Dim, Parts, size_of
 from cleave.ir.ops import Input, Scalar
 from cleave.ir.precision import NARROW, assign, narrows, overflows
@@ -26,6 +28,7 @@ from cleave.ir.program import Program
 from cleave.ir.sizes import infer_sizes
 from cleave.ir.states import states_apart
 from cleave.knobs import knobs
+from cleave.runtime.ahead import stand_ins
 from cleave.runtime.launch import Launcher
 from cleave.runtime.machines import Machines
 from cleave.runtime.recipes import Adopted, find
@@ -44,7 +47,7 @@ MOST_VARIANTS = 3
 MOST_FURTHER, MOST_SLOWDOWN = 8, 2.0
 """A further variant is looked for where those that serve the sizes are so much slower than one that does not,
 as long as there are not that many variants."""
-FURTHER_CHOICES, LEAST_GAIN = 4, 0.9
+FURTHER_CHOICES, LEAST_GAIN = 4, 0.97
 """It is taken if it promises to take less than this share of the time; so many stand behind it."""
 
 MOST_SHAPES = 4096
@@ -54,6 +57,9 @@ SMALL, LARGE = 16, 2048
 
 MOST_SPILLING = 4
 """Tile programs whose kernels spill registers that are passed over before the least bad one is taken."""
+
+MINOR_SPILLS = 64
+"""Bytes per thread that a kernel may spill without being passed over: so little is in none of its loops."""
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -94,16 +100,40 @@ def plan(program: Program, *, target: str, sizes: Mapping[Dim, int] | None = Non
         raise Invalid(f"unknown target {target!r}", hint=f"one of {', '.join(TARGETS)}")
     found = search(program, reassociate=knobs().reassociate, numerics=knobs().numerics)
     chosen = usable(program, found.candidates)
-    candidates = tuple(states_apart(assign(candidate, program)) for candidate in chosen)
     # On a GPU every magnitude of sizes gets its variant when it comes (`Compiled`).
     points = representatives(program, sizes or {})[: 1 if target == "cuda" else MOST_VARIANTS]
     machine = TARGETS[target]
-    ranked = tuple(best(candidates, point, machine, count=count) for point in points)
+    with without_collection():
+        candidates = tuple(assigned(chosen, program))
+        ranked = tuple(best(candidates, point, machine, count=count) for point in points)
     if not all(ranked):
         raise Unsupported(f"no schedule for program {program.name} on {target}")
     recipe = find(program, target)
     adopted = tuned(recipe, candidates, points[0], machine)
     return Plan(program, target, found, candidates, points, ranked, recipe, adopted)
+
+
+def assigned(candidates: Sequence[Candidate], program: Program) -> Iterator[Candidate]:
+    """The candidates with dtypes. One that only asks for a split as well is as the one without."""
+    known: dict[tuple[Program, tuple[Fold, ...]], Candidate] = {}
+    for candidate in candidates:
+        key = (candidate.program, candidate.folds)
+        if key not in known:
+            known[key] = assign(candidate, program)
+        yield states_apart(replace(candidate, program=known[key].program, folds=known[key].folds))
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Schedules are many small objects that nearly all go together: looking for garbage among them and all
+    that the process holds costs more than making them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def tuned(
@@ -196,44 +226,57 @@ class Compiled:
         launcher = self.chosen.get(key)
         return launcher.prepared(*args) if launcher is not None else None
 
+    def prepare(self, *args: Argument) -> Launched:
+        """Choose and build what serves arguments of these shapes, ahead of the first call; tensors without
+        memory (device `meta`) do."""
+        with self.lock:
+            variant, only = self._served(args)
+            return self.launcher(variant, only, args)
+
     def _choose(self, key: Shapes, args: Sequence[Argument]) -> Launched:
         with self.lock:
-            program, machine = self.plan.program, TARGETS[self.plan.target]
-            sizes = infer_sizes(program, shapes_of(program, args))
-            candidates = self.plan.candidates
-            if reduces_nothing(program, sizes):
-                candidates = (plain(candidates[0]),)
-            costs = {v.tiles: self.expected(v.tiles, sizes) for v in self.variants}
-            able = [v for v in self.variants if v.candidate in candidates and fits(v.tiles, sizes)]
-            least = min((costs[v.tiles] for v in able), default=inf)
-            if not able or self._slow(least, costs, sizes):
-                likely = tuple({r.candidate: None for ranked in self.plan.ranked for r in ranked})
-                chosen = tuple(c for c in likely if c in candidates) or candidates
-                try:
-                    ranked = best(chosen, sizes, machine, count=FURTHER_CHOICES)
-                except Infeasible:
-                    if not able:
-                        raise
-                    ranked = ()
-                seconds = self.expected(ranked[0].tiles, sizes) if ranked else inf
-                if ranked and (not able or seconds < LEAST_GAIN * least):
-                    self.variants.append(ranked[0])
-                    self.further[ranked[0].tiles] = ranked
-                    able.append(ranked[0])
-                    costs[ranked[0].tiles] = seconds
-            variant = min(able, key=lambda v: costs[v.tiles])
-            only = () if candidates is self.plan.candidates else candidates
-            launcher = self.launcher(variant, only)
+            variant, only = self._served(args)
+            launcher = self.launcher(variant, only, args)
             while self.plan.target == "cuda" and not is_steady(launcher, args):
                 self.refused[launcher.tiles] = "its results differ from run to run"
                 del self.launchers[variant.tiles]
-                launcher = self.launcher(variant, only)
+                launcher = self.launcher(variant, only, args)
             if self.plan.target == "cuda" and torch.cuda.is_current_stream_capturing():
                 return launcher  # not checked; at the next call outside of a graph it is
             if len(self.chosen) >= MOST_SHAPES:
                 self.chosen.clear()
             self.chosen[key] = launcher
             return launcher
+
+    def _served(self, args: Sequence[Argument]) -> tuple[Ranked, Sequence[Candidate]]:
+        """The variant for arguments of these shapes, and the candidates that may stand in for it (none: all
+        of them)."""
+        program, machine = self.plan.program, TARGETS[self.plan.target]
+        sizes = infer_sizes(program, shapes_of(program, args))
+        candidates = self.plan.candidates
+        if reduces_nothing(program, sizes):
+            candidates = (plain(candidates[0]),)
+        costs = {v.tiles: self.expected(v.tiles, sizes) for v in self.variants}
+        able = [v for v in self.variants if v.candidate in candidates and fits(v.tiles, sizes)]
+        least = min((costs[v.tiles] for v in able), default=inf)
+        if not able or self._slow(least, costs, sizes):
+            likely = tuple({r.candidate: None for ranked in self.plan.ranked for r in ranked})
+            chosen = tuple(c for c in likely if c in candidates) or candidates
+            try:
+                with without_collection():
+                    ranked = best(chosen, sizes, machine, count=FURTHER_CHOICES)
+            except Infeasible:
+                if not able:
+                    raise
+                ranked = ()
+            seconds = self.expected(ranked[0].tiles, sizes) if ranked else inf
+            if ranked and (not able or seconds < LEAST_GAIN * least):
+                self.variants.append(ranked[0])
+                self.further[ranked[0].tiles] = ranked
+                able.append(ranked[0])
+                costs[ranked[0].tiles] = seconds
+        variant = min(able, key=lambda v: costs[v.tiles])
+        return variant, () if candidates is self.plan.candidates else candidates
 
     def _slow(self, least: float, costs: Mapping[TileProgram, float], sizes: Mapping[Dim, int]) -> bool:
         """Whether to look for a further variant: where those that may serve the sizes are far from one that
@@ -264,25 +307,28 @@ class Compiled:
         total = sum(width(t.dtype) * prod(size_of(d, sizes) for d in dims) for t, dims in spaces)
         return len(tiles.kernels), total
 
-    def launcher(self, variant: Ranked, only: Sequence[Candidate] = ()) -> Launched:
-        """The launcher of a variant, built on first use. A tile program that the target refuses gives way to
-        the next best one of its representative, of the candidates `only` if any are given."""
+    def launcher(
+        self, variant: Ranked, only: Sequence[Candidate] = (), args: Sequence[Argument] | None = None
+    ) -> Launched:
+        """The launcher of a variant, built on first use, for calls like that with `args`. A tile program that
+        the target refuses gives way to the next best one of its representative, of the candidates `only` if
+        any are given."""
         if variant.tiles not in self.launchers:
             every = tuple(r for ranked in self.plan.ranked for r in ranked)
             known = [*self.plan.ranked, *self.further.values()]
             ranked = next((r for r in known if r[0].tiles == variant.tiles), every)
             ranked = [variant, *(r for r in ranked if serves(r.tiles, variant.tiles))]
             ranked = [r for r in ranked if not only or r.candidate in only]
-            self.launchers[variant.tiles] = self._build(ranked)
+            self.launchers[variant.tiles] = self._build(ranked, args)
         return self.launchers[variant.tiles]
 
-    def _build(self, ranked: Sequence[Ranked]) -> Launched:
+    def _build(self, ranked: Sequence[Ranked], args: Sequence[Argument] | None) -> Launched:
         spilling: list[Launched] = []
         for choice in ranked:
             if choice.tiles in self.refused:
                 continue
             try:
-                launcher = launcher_for(choice.tiles, self.plan.target)
+                launcher = launcher_for(choice.tiles, self.plan.target, args)
             except Infeasible as error:
                 self.refused[choice.tiles] = str(error)
                 continue
@@ -291,7 +337,7 @@ class Compiled:
                     raise
                 self.refused[choice.tiles] = str(error)  # a recipe may come from another version
                 continue
-            if not spills(launcher):
+            if spills(launcher) <= MINOR_SPILLS:
                 return launcher
             spilling.append(launcher)
             if len(spilling) == MOST_SPILLING:
@@ -325,11 +371,12 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(BITS[tensor.element_size()]) if tensor.is_floating_point() else tensor
 
 
-def launcher_for(tiles: TileProgram, target: str) -> Launched:
-    """Build a tile program for a target."""
+def launcher_for(tiles: TileProgram, target: str, args: Sequence[Argument] | None = None) -> Launched:
+    """Build a tile program for a target, and for calls like that with `args`."""
     if target == "cpu":
         return Launcher(tiles)
-    return TritonLauncher(tiles, target=target, precision=torch.get_float32_matmul_precision())
+    precision = torch.get_float32_matmul_precision()
+    return TritonLauncher(tiles, target=target, precision=precision, example=args)
 
 
 def shapes_of(program: Program, args: Sequence[Argument]) -> dict[str, tuple[int, ...]]:
@@ -371,7 +418,8 @@ def compile_program(
     made = plan(program, target=target, sizes=sizes)
     compiled = Compiled(made, list(made.variants))
     for variant in made.variants if everything else made.variants[:1]:
-        compiled.launcher(variant)
+        args = stand_ins(variant.tiles, made.representatives[0]) if target == "cuda" else None
+        compiled.launcher(variant, args=args)
     return compiled
 
 

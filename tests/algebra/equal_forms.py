@@ -334,3 +334,42 @@ CONDITIONAL: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         ("some{k': g[n, k']}",),
     ),
 }  # fmt: skip
+
+# Proved, but the checker of certificates does not know the law yet.
+CAPS: dict[str, tuple[str, str, str]] = {}
+CAPS["largest of capped values"] = (
+    "x[N, K], c[N]",
+    "a[n: N, k: K] = min(x[n, k], c[n])\ny[n: N] = max[k: K](a[n, k])\n-> y[n]",
+    "m[n: N] = max[k: K](x[n, k])\ny[n: N] = min(m[n], c[n])\n-> y[n]",
+)
+CAPS["smallest of floored values"] = (
+    "x[N, K], c[N]",
+    "a[n: N, k: K] = max(x[n, k], c[n])\ny[n: N] = min[k: K](a[n, k])\n-> y[n]",
+    "m[n: N] = min[k: K](x[n, k])\ny[n: N] = max(m[n], c[n])\n-> y[n]",
+)
+CAPS["capped along another index"] = (
+    "x[N, K, J], c[N, J]",
+    "a[n: N, k: K, j: J] = min(x[n, k, j], c[n, j])\ny[n: N] = max[k: K, j: J](a[n, k, j])\n-> y[n]",
+    """
+    m[n: N, j: J] = max[k: K](x[n, k, j])
+    a[n: N, j: J] = min(m[n, j], c[n, j])
+    y[n: N] = max[j: J](a[n, j])
+    -> y[n]
+    """,
+)
+CAPS["largest of clamped values, by parts"] = (
+    "x[N, K], c[N]",
+    """
+    m[n: N, k: K] = max(x[n, k], -1.0)
+    a[n: N, k: K] = min(m[n, k], c[n])
+    y[n: N] = max[k: K](a[n, k])
+    -> y[n]
+    """,
+    """
+    l[n: N, p: parts(K)] = max[k: part(K)](x[n, join(p, k)])
+    t[n: N] = max[p: parts(K)](l[n, p])
+    m[n: N] = max(t[n], -1.0)
+    y[n: N] = min(m[n], c[n])
+    -> y[n]
+    """,
+)

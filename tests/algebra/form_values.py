@@ -31,6 +31,7 @@ from cleave.algebra.normal import normal_forms
 from cleave.algebra.opinion import Meaning
 from cleave.algebra.parts import owner_of
 from cleave.ir.dims import Index, Part
+from cleave.ir.ops import Access, Node, Reduce
 from cleave.ir.program import Program
 
 Scope = Mapping[Index, int]
@@ -157,12 +158,30 @@ class FormValue:
         return self.meaning.place(term, scope, None)
 
 
+class Strict(Meaning):
+    """Values that are NaN, truths too, wherever something that they are made of is."""
+
+    def _map(self, fn: str, args: tuple[Access, ...], dtype: str, scope: Scope) -> Any:
+        read = args[:1] if fn == "select" else args if dtype == "bool" else ()
+        if any(mpmath.isnan(self.read(a, scope)) for a in read):
+            return mpmath.nan
+        return super()._map(fn, args, dtype, scope)
+
+    def _compute(self, node: Node, where: tuple[int, ...], scope: dict[Index, int]) -> Any:
+        op = node.op
+        if node.dtype == "bool" and isinstance(op, Reduce):
+            values = [self.read(op.arg, inner) for inner in self._inside(node, op.bound, scope)]
+            if any(map(mpmath.isnan, values)):
+                return mpmath.nan
+        return super()._compute(node, where, scope)
+
+
 def wrong_form(program: Program, seed: int, points: int = 2, digits: int = 60) -> str:
     """A node whose form has another value than the node; empty if there is none."""
     forms = normal_forms(program)
     for point in opinion.points(program, count=points, seed=seed):
         with mpmath.workdps(digits):
-            meaning = Meaning(program, point)
+            meaning = Strict(program, point)
             for node in program.nodes:
                 for where in itertools.product(*(range(point.extent(i.dim)) for i in node.axes)):
                     value, reader = meaning.node(node, where), FormValue(meaning)

@@ -28,6 +28,50 @@ MORE["pairs of three elements only"] = (
     """,
     "y[n: N] = mul(x[n, 0], size(K))\n-> y[n]",
 )
+MORE["a cap that depends on the index"] = (
+    "x[N, K], c[N, K]",
+    "a[n: N, k: K] = min(x[n, k], c[n, k])\ny[n: N] = max[k: K](a[n, k])\n-> y[n]",
+    "m[n: N] = max[k: K](x[n, k])\nt[n: N] = max[k: K](c[n, k])\ny[n: N] = min(m[n], t[n])\n-> y[n]",
+)
+MORE["a cap times a factor of any sign"] = (
+    "x[N, K], c[N], s[N]",
+    """
+    a[n: N, k: K] = min(x[n, k], c[n])
+    b[n: N, k: K] = mul(a[n, k], s[n])
+    y[n: N] = max[k: K](b[n, k])
+    -> y[n]
+    """,
+    """
+    m[n: N] = max[k: K](x[n, k])
+    a[n: N] = min(m[n], c[n])
+    y[n: N] = mul(a[n], s[n])
+    -> y[n]
+    """,
+)
+MORE["a cap of the smallest for the largest"] = (
+    "x[N, K], c[N]",
+    "a[n: N, k: K] = min(x[n, k], c[n])\ny[n: N] = min[k: K](a[n, k])\n-> y[n]",
+    "m[n: N] = max[k: K](x[n, k])\ny[n: N] = min(m[n], c[n])\n-> y[n]",
+)
+MORE["what another row needs"] = (
+    "x[N, N], g: bool[N]",
+    """
+    w[n: N, k: N] = select(g[n], x[n, k], -inf)
+    m[n: N] = max[k: N](w[n, k])
+    d[n: N] = sub(x[n, n], m[n])
+    o[k: N] = select(g[k], 1.0, 0.0)
+    s = sum[k: N](o[k])
+    y[n: N] = mul(d[n], s)
+    -> y[n]
+    """,
+    """
+    w[n: N, k: N] = select(g[n], x[n, k], -inf)
+    m[n: N] = max[k: N](w[n, k])
+    d[n: N] = sub(x[n, n], m[n])
+    y[n: N] = mul(d[n], size(N))
+    -> y[n]
+    """,
+)
 MORE["true for one element only"] = (
     X, SUM + "-> s[n]", "y[n: N] = max[k: K](x[n, k])\n-> y[n]"
 )  # fmt: skip
@@ -311,6 +355,38 @@ UNDEFINED: dict[str, tuple[str, str, str]] = {
         SQUARE,
         "r[i: N] = sqrt(a[i, i])\nz[i: N] = sub(r[i], r[i])\ny[i: N] = add(z[i], 1.0)\n-> y[i]",
         "r[i: N] = sqrt(a[i, 0])\nz[i: N] = sub(r[i], r[i])\ny[i: N] = add(z[i], 1.0)\n-> y[i]",
+    ),
+    "a root in one part for a root in all": (
+        "u[(A | B)], c[N], g: bool[(A | B)]",
+        "r[n: N] = sqrt(c[n])\nz[n: N, i: (A | B)] = cat[i = a | b](r[n], u[b + A])\n-> z[n, i]",
+        """
+        at[i: (A | B)] = index(i)
+        in[i: (A | B)] = lt(at[i], size(A))
+        p[i: (A | B)] = select(in[i], 1.0, 0.0)
+        r[n: N] = sqrt(c[n])
+        q[i: (A | B)] = sub(1.0, p[i])
+        a[n: N, i: (A | B)] = mul(p[i], r[n])
+        b[i: (A | B)] = mul(q[i], u[i])
+        z[n: N, i: (A | B)] = add(a[n, i], b[i])
+        -> z[n, i]
+        """,
+    ),
+    "an exponential of the smallest of nothing": (
+        "x[N, K]",
+        """
+        m[n: N, p: parts(K)] = max[k: part(K)](x[n, join(p, k)])
+        e[n: N, p: parts(K)] = exp(m[n, p])
+        t[n: N] = max[p: parts(K)](e[n, p])
+        z[n: N] = sub(t[n], t[n])
+        -> z[n]
+        """,
+        """
+        m[n: N, p: parts(K)] = min[k: part(K)](x[n, join(p, k)])
+        e[n: N, p: parts(K)] = exp(m[n, p])
+        t[n: N] = max[p: parts(K)](e[n, p])
+        z[n: N] = sub(t[n], t[n])
+        -> z[n]
+        """,
     ),
     "a blend for a choice": (
         "x[N], y[N], g: bool[N]",

@@ -141,8 +141,7 @@ def test_every_fold_is_proved_from_its_programs(name: str) -> None:
     for fold in folds_of(own):
         proof = prove_fold(own, fold)
         assert proof.holds, (name, str(fold.over), proof.open)
-        # Of `masked_again` rows that are masked altogether are left to the numbers: it has 0/0 under a mask.
-        assert proof.obligations[0].answer == ("yes-if" if name == "masked_again" and fold.support else "yes")
+        assert proof.obligations[0].answer == "yes"
 
 
 UNPROVED = {

@@ -63,6 +63,7 @@ NEEDED = {
     "max-split": "largest magnitude by parts",
     "max-exp": "largest of exponentials",
     "max-scale": "largest of a scaled row",
+    "max-cap": "largest of capped values",
     "max-pair": "roots of squares summed",
     "cross": "a difference of squares over a sum",
     "either-sign": "softplus",

@@ -42,17 +42,8 @@ REWRITTEN = [
 """Programs that other laws than those of sum and product rewrite."""
 
 
-LOST = {"largest_clamped": "no law of the normal form takes a minimum out of a maximum over an index"}
-
-
 def marked(names: list[str], long: set[str]) -> list[object]:
     return [pytest.param(n, marks=pytest.mark.slow) if n in long else n for n in names]
-
-
-def expected(names: list[str]) -> list[object]:
-    """All names, those that are not found yet marked with why."""
-    lost = {n: pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=why)) for n, why in LOST.items()}
-    return [lost.get(n, p) for n, p in zip(names, marked(names, LONG), strict=True)]
 
 
 @cache
@@ -70,7 +61,7 @@ def found(name: str) -> tuple[Found, float]:
 # ---------------------------------------------------------------- what is found
 
 
-@pytest.mark.parametrize("name", expected(NAMES))
+@pytest.mark.parametrize("name", marked(NAMES, LONG))
 def test_recall(name: str) -> None:
     result, seconds = found(name)
     lost = case(name).lost(result)

@@ -15,7 +15,6 @@ import torch
 import cleave
 from cleave.frontend.jit import Jit
 from cleave.runtime.caller import caller_text
-from cleave.runtime.triton_launch import calls, starter
 
 
 def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -167,47 +166,7 @@ def test_the_written_call_reads_like_one() -> None:
     text = caller_text(
         [True, False, True, True], 2, 1, [(4, [(0, 0), (1, 1), (2, 2)]), (3, [(0, 3), (1, 2)])]
     )
-    assert "    def call(t0, n1):\n        t2 = empty(s2, d2, k2)\n" in text
+    fresh = "        empty = careful if filled() else quick\n        t2 = empty(s2, d2, k2)\n"
+    assert f"    def call(t0, n1):\n{fresh}" in text
     assert "        if f0(p0, n1, p2, threads()):\n            failed()\n" in text
     assert "        if f1(p3, p2, threads()):\n" in text and "        return (t2,)\n" in text
-
-
-# ---------------------------------------------------------------- Triton's kernels, without a GPU
-
-
-class FakeKernel:
-    """What Triton's compiled kernels offer to those who start them."""
-
-    function, packed_metadata = 7, ("packed",)
-
-    def __init__(self) -> None:
-        self.ran: list[tuple[Any, ...]] = []
-        self.usual: list[tuple[Any, ...]] = []
-
-    def run(self, *args: Any) -> None:
-        self.ran.append(args)
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return lambda *args: self.usual.append((grid, *args))
-
-
-def test_kernels_start_without_detours_unless_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    knobs = pytest.importorskip("triton.knobs")
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
-    kernel = FakeKernel()
-    start = starter(kernel, 12, 1)
-    start(1, 2)
-    assert kernel.ran == [(12, 1, 1, 101, 7, ("packed",), None, None, None, 1, 2)] and not kernel.usual
-    hook = getattr(knobs.runtime, "launch_enter_hook", None)
-    monkeypatch.setattr(knobs.runtime, "launch_enter_hook", lambda metadata: None)
-    start(3)
-    assert kernel.usual == [((12, 1, 1), 3)] and len(kernel.ran) == 1
-    assert not calls(hook)
-
-
-def test_kernels_of_another_triton_start_as_it_says() -> None:
-    class Other:
-        def __getitem__(self, grid: tuple[int, ...]) -> str:
-            return f"started by {grid}"
-
-    assert starter(Other(), 3, 0) == "started by (3, 1, 1)"

@@ -19,7 +19,7 @@ from cleave.ir.parse import parse_program
 from cleave.knobs import scope
 from cleave.report.tuned import as_data, lines_of
 from cleave.runtime import recipes
-from cleave.runtime.tune import Limits
+from cleave.runtime.tune_point import Limits
 from cleave.schedule.text import print_tiles
 
 FILE = """import cleave

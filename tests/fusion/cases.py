@@ -16,7 +16,8 @@ from cleave.fusion.graph import Graph
 from cleave.fusion.notation import parse_graph
 from cleave.fusion.planning import Plan, plan_fusion
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import LOOP, State, Unit, start
+from cleave.fusion.state import State, start
+from cleave.fusion.units import LOOP, Unit
 
 FOLDER = Path(__file__).parents[1] / "cases" / "fusion"
 HEADER = re.compile(r"(case|epoch|strategy|options|why):\s*(.*)")
@@ -165,7 +166,7 @@ def _whole(graph: Graph, without: str = "") -> tuple[State, Unit]:
 
 def _emissions(case: Case, plan: Plan, value: str) -> str:
     name, count = value.split()
-    got = _whole(case.graph)[1].use(case.graph.named(name).number).count
+    got = _whole(case.graph)[1].use(case.graph.named(name).number).emissions
     return "" if got == int(count) else f"got {got}"
 
 

@@ -58,3 +58,19 @@ def cartpole(s, a):
     n = torch.stack([x + 0.02 * xd, xd + 0.02 * xa, th + 0.02 * thd, thd + 0.02 * tha], 1)
     done = (n[:, 0].abs() > 2.4) | (n[:, 2].abs() > 0.2095)
     return n, done
+
+
+@cleave.program(x="f16[N, D=64]", N=33)
+def softmax16(x):
+    return torch.softmax(x, -1)
+
+
+@cleave.program(p="f16[A]", g="f16[A]", q="f16[B, C]", h="f16[B, C]", A=100, B=7, C=9)
+def updates16(p, g, q, h):
+    return p - 0.1 * g, q - 0.1 * h
+
+
+@cleave.program(x="f32[N, D=64]", N=33)
+def exp_and_sum(x):
+    e = torch.exp(x)
+    return e, e.sum(-1)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cleave.cli import main
 from cleave.errors import Invalid
-from cleave.fusion.explaining import explain
+from cleave.fusion.explaining import Change, explain
 from cleave.fusion.lints import lints
 from cleave.fusion.notation import parse_graph
-from cleave.fusion.planning import plan_fusion
+from cleave.fusion.planning import Plan, plan_fusion
 from cleave.fusion.rules import Rules
 from cleave.report.fusion import MOST_DECISIONS, explanation_text, fusion_data, fusion_page, fusion_text
-from fusion.graphs import blocks
+from fusion.graphs import blocks, drawn
 
 CASES = Path(__file__).parents[1] / "cases" / "fusion"
 SUITE = Path(__file__).parent / "suite.py"
@@ -143,3 +147,34 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     graph.write_text("p: f32[8] = parameter\na = neg(p)\nb = abs(a)\nret b\n")
     assert run(str(graph), "--json", "-") == 0
     assert json.loads(capsys.readouterr().out.split("\n", 0)[0])["after"]["launches"] == 1
+
+
+SORTS = {"knob", "pass", "epoch", "strategy"}
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["none", "vertical", "vertical-dup", "multi-output", "xla"]))
+def test_advice_really_flips_the_decision(seed: int, strategy: str) -> None:
+    """Each change that is named, made by hand from its text, puts the two into one kernel."""
+    graph = drawn(24, seed)
+    rules = Rules("X23")
+    plan = plan_fusion(graph, strategy, rules)
+    followed = 0
+    for v in graph.vertices:
+        for operand in v.operands:
+            if operand.opcode == "parameter" or plan.together(operand, v) or followed >= 3:
+                continue
+            for change in explain(plan, operand.name, v.name).changes:
+                followed += change.sort in SORTS
+                assert change.sort == "rewrite" or follow(plan, change).together(operand, v), change
+
+
+def follow(plan: Plan, change: Change) -> Plan:
+    if change.sort == "knob":
+        name, _, value = change.text.partition("=")
+        return plan_fusion(
+            plan.graph, plan.strategy.name, replace(plan.rules, **{name: ast.literal_eval(value)})
+        )
+    words = change.text.split()
+    epoch = words[words.index("--epoch") + 1] if "--epoch" in words else plan.rules.epoch
+    return plan_fusion(plan.graph, words[words.index("--strategy") + 1], replace(plan.rules, epoch=epoch))

@@ -15,7 +15,8 @@ from cleave.fusion.graph import Graph, Vertex, array
 from cleave.fusion.notation import parse_graph, print_graph
 from cleave.fusion.planning import Plan, plan_fusion
 from cleave.fusion.rules import EPOCHS, Rules, device_named
-from cleave.fusion.units import State, check
+from cleave.fusion.state import State, check
+from cleave.fusion.strategies import NAMES
 from fusion.graphs import blocks, chain, drawn, updates
 
 SIMPLE = (
@@ -23,8 +24,8 @@ SIMPLE = (
     "horizontal-input", "priority", "xla", "priority+horizontal",
     "vertical-dup+merger+multi-output+horizontal",
 )  # fmt: skip
-LIMIT = 2.5
-"""Seconds of processor time for 10,000 vertices: 2 are wanted of a free core, machines are busy."""
+LIMIT, FREE_CORE = 2.0, 0.11
+"""Seconds of processor time for 10,000 vertices on a free core, and what `pace` takes on one."""
 FEW = settings(max_examples=25, deadline=None)
 
 
@@ -192,13 +193,30 @@ def test_the_paper_edit_lets_a_concatenation_with_two_readers_in() -> None:
     assert edited.totals.launches <= plain.totals.launches
 
 
+def pace() -> float:
+    """Processor seconds of a fixed piece of Python."""
+    begin = time.process_time()
+    kept: dict[int, int] = {}
+    total = 0
+    for n in range(1_000_000):
+        kept[n & 1023] = n
+        total += len(kept)
+    return time.process_time() - begin
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [chain, blocks, updates])
-@pytest.mark.parametrize(("strategy", "epoch"), [("xla", e) for e in EPOCHS] + [("vertical-dup", "X23")])
-def test_ten_thousand_operations_take_two_seconds(make, strategy: str, epoch: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("strategy", NAMES)
+def test_ten_thousand_operations_take_two_seconds(make, strategy: str) -> None:  # type: ignore[no-untyped-def]
     graph = make(10_000)
-    best = min(_seconds(graph, strategy, epoch) for _ in range(5))
-    assert best <= LIMIT, f"{best:.2f} s"
+    for epoch in EPOCHS if strategy in ("xla", "merger", "multi-output") else ("X26",):
+        times: list[tuple[float, float]] = []
+        for _ in range(4):
+            slower = max(1.0, pace() / FREE_CORE)
+            times.append((_seconds(graph, strategy, epoch) / slower, slower))
+            if times[-1][0] <= LIMIT:
+                break
+        assert min(times)[0] <= LIMIT, f"{strategy} {epoch}: {times}"
 
 
 def _seconds(graph: Graph, strategy: str, epoch: str) -> float:

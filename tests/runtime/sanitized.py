@@ -52,6 +52,9 @@ def main() -> None:
         te.norm_linear(n_tile=3, o_tile=18, k_tile=9),
         attention(s_tile=5, t_tile=7, g_tile=4, width=20),
         attention_split(s_tile=3, t_tile=5, width=12, part_tile=2),
+        *(te.matmul(n_tile=rows, o_tile=37, k_tile=21) for rows in (1, 2, 3, 4)),
+        te.matmul(n_tile=2, o_tile=37, k_tile=21, dtype="bf16"),
+        te.softmax_loops(n_tile=3, k_tile=70),
     )
     for example in (*te.EXAMPLES, *odd):
         run_example(example)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import threading
 import time
@@ -269,3 +270,30 @@ def test_float64_programs_work_in_double() -> None:
     launcher = Launcher(TileProgram("double", (x,), (y,), (), (kernel,)))
     value = torch.randn(19, dtype=torch.float64)
     np.testing.assert_allclose(launcher(value)[0].numpy(), np.exp(value.numpy()), rtol=1e-15)
+
+
+def test_memory_is_filled_from_the_moment_that_it_is_asked_for(softmax: Launcher) -> None:
+    """How memory is had is not decided once for all calls like the first."""
+    x = torch.randn(3, 8)
+    call = softmax.prepared(x)
+    assert call is not None
+    text = inspect.getclosurevars(call).nonlocals
+    seen: list[bool] = []
+    quick, careful = text["quick"], text["careful"]
+    assert quick is not careful
+    with pytest.MonkeyPatch.context() as patch:
+        for name, kind in (("quick", True), ("careful", False)):
+            cell = call.__closure__[call.__code__.co_freevars.index(name)]  # pyright: ignore
+            old = cell.cell_contents
+            patch.setattr(
+                cell, "cell_contents", lambda *how, old=old, kind=kind: (seen.append(kind), old(*how))[1]
+            )
+        call(x)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            call(x)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        call(x)
+    count = len(seen) // 3
+    assert seen == [True] * count + [False] * count + [True] * count and count

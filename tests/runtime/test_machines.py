@@ -13,7 +13,14 @@ from cleave.frontend import calibrate as calibration
 from cleave.knobs import scope
 from cleave.pipeline import TARGETS
 from cleave.runtime import machines
-from cleave.runtime.machines import BUILT_IN, machine_file, machine_of, parse_machine, print_machine
+from cleave.runtime.machines import (
+    BUILT_IN,
+    device_name,
+    machine_file,
+    machine_of,
+    parse_machine,
+    print_machine,
+)
 from cleave.schedule.machine import CPU, H200
 
 
@@ -88,3 +95,14 @@ def test_calibration_without_time_or_device(data: Path) -> None:
     (data / "file").write_text("")
     with pytest.raises(Invalid, match="cannot be written"):
         calibration.calibrate("cpu", budget=0, out=data / "file" / "x.machine")
+
+
+def test_the_cpu_is_called_after_the_threads_that_it_has_now(data: Path) -> None:
+    before = calibration.torch.get_num_threads()
+    try:
+        calibration.torch.set_num_threads(1)
+        assert device_name("cpu").endswith(", 1 threads")
+        calibration.torch.set_num_threads(2)
+        assert device_name("cpu").endswith(", 2 threads")
+    finally:
+        calibration.torch.set_num_threads(before)

@@ -31,7 +31,7 @@ from cleave.runtime.recipes import (
     recipe_of,
     save,
 )
-from cleave.runtime.tune import Choice, Point, Result, Tuned
+from cleave.runtime.tune_point import Choice, Point, Result, Tuned
 from cleave.runtime.tune_store import Measured
 
 TEXT = """program normed(x: f32[S, K], w: f32[K, C]) where K = 48, C = 32 {
@@ -244,3 +244,30 @@ def test_shipped_recipes_are_whole() -> None:
         notes: list[str] = []
         parsed = parse_recipe(path.read_text(), notes)
         assert recipes.file_name(parsed) == path.name and not notes, (path.name, notes)
+
+
+def test_the_head_tells_the_settings_and_another_precision_is_passed_over(folder: Path) -> None:
+    made = replace(recipe_of(tuned()), target="cuda", device=device_name("cuda"))
+    made = replace(made, settings=recipes.settings_of(PROGRAM, "cuda"))
+    text = print_recipe(made)
+    assert "\nnumerics: stable\nreassociate: no\nprecision: highest\n" in text
+    assert parse_recipe(text).settings == made.settings
+    save(made, folder)
+    assert find(PROGRAM, "cuda").path is not None
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = find(PROGRAM, "cuda")
+        recipes.remember(made, folder)
+        fresh = find(PROGRAM, "cuda")
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    for adopted in (found, fresh):
+        assert not adopted and "tuned with precision highest, this is high" in " ".join(adopted.notes)
+
+
+def test_other_numerics_are_told(folder: Path) -> None:
+    save(recipe_of(tuned()), folder)
+    with scope(numerics="fast", reassociate=True):
+        adopted = find(PROGRAM, "cpu")
+    assert adopted and "numerics stable, reassociate off" in " ".join(adopted.notes)
+    assert not find(PROGRAM, "cpu").notes

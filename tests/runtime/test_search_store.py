@@ -13,6 +13,7 @@ import pytest
 from cleave import knobs
 from cleave.algebra import search as searching
 from cleave.errors import CleaveError
+from cleave.ir.program import Program
 from cleave.ir.text import parse_program, print_candidate, print_program
 from cleave.runtime import search_store
 
@@ -179,3 +180,26 @@ def test_a_program_prints_the_same_after_it_was_stripped_of_sizes() -> None:
     program = parse_program(ROW)
     free = search_store.without_sizes(program)
     assert print_program(replace(free, sizes=program.sizes)) == print_program(program)
+
+
+COLUMN = """
+program column(x: f32[N, T], c: f32[N]) where C = 1 {
+  j[n: N, i: (T | C)]: f32 = cat[i = t | o](x[n, t], c[n])
+  e[n: N, i: (T | C)]: f32 = exp(j[n, i])
+  l[n: N]: f32 = sum[i: (T | C)](e[n, i])
+  return l[n]
+}
+"""
+
+
+def test_a_column_of_one_is_seen_through_the_store(searches: list[str]) -> None:
+    def reduced(program: Program) -> bool:
+        """Is there a form that computes the column without a reduction over it?"""
+        found = search_store.search(program)
+        assert found.candidates[0].program is program
+        return any({str(i.dim) for n in c.program.nodes for i in n.bound} == {"T"} for c in found.candidates)
+
+    assert reduced(parse_program(COLUMN))
+    assert not reduced(parse_program(COLUMN.replace("C = 1", "C")))
+    assert not reduced(parse_program(COLUMN.replace("C = 1", "C = 3")))
+    assert len(searches) == 2

@@ -8,17 +8,26 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from tuning_faults import PROGRAM, SIZES, compiler, point, product
 
 import tile_examples as te
 from cleave.knobs import knobs, scope
-from cleave.runtime.tune import Choice, Event, Limits, Point, key_of, refinements, tune
+from cleave.report.tuned import Lines
+from cleave.runtime.tune import key_of, tune
+from cleave.runtime.tune_point import Choice, Event, Limits, Point, Result
+from cleave.runtime.tune_space import HEAVY, ordered, refinements, weight
 from cleave.runtime.tune_store import NAME, Measured, Store
+from cleave.schedule.tiles import GridAxis
 
 TESTS = Path(__file__).parents[1]
 
@@ -83,7 +92,6 @@ def test_the_key_tells_points_apart_and_not_names(data: Path) -> None:
 
 
 def test_refinements_change_warps_and_stages_only(data: Path) -> None:
-    from cleave.runtime.tune import Result
 
     made = refinements([Result(Choice(product(8), 1e-6), Measured("right", 1e-5))])
     kernels = {c.tiles.kernels[0] for c in made}
@@ -93,7 +101,84 @@ def test_refinements_change_warps_and_stages_only(data: Path) -> None:
     assert refinements([Result(Choice(product(8), 1e-6), Measured("wrong"))]) == []
 
 
+def test_what_compiles_slowly_and_what_differs_in_little_comes_last(data: Path) -> None:
+    made = [product(tile) for tile in (64, 8, 16)]
+    kernel = replace(made[0].kernels[0], warps=1)  # 64 * 16 * 16 products for 32 threads
+    heavy = replace(made[0], kernels=(replace(kernel, grid=_grown(kernel.grid, 8)),))
+    assert weight(heavy) >= HEAVY > weight(made[1])
+    twin = replace(made[1], name="twin")
+    choices = [Choice(tiles, 1e-6) for tiles in (heavy, made[1], twin, made[2])]
+    assert [c.tiles for c in ordered(choices)] == [made[1], made[2], twin, heavy]
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert weight(heavy) == 0  # matrix units do it
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def _grown(grid: tuple[GridAxis, ...], factor: int) -> tuple[GridAxis, ...]:
+    return tuple(replace(axis, tile=factor * axis.tile) for axis in grid)
+
+
+def test_a_compiler_gets_a_share_of_the_budget() -> None:
+    assert [Limits(budget=b).patience for b in (1, 60, 600)] == [6.0, 15.0, 30.0]
+    assert Limits(build_seconds=3).patience == 3
+
+
+@pytest.mark.slow
+def test_the_budget_holds_for_a_kernel_that_hangs(data: Path) -> None:
+    """It is cut short, which is no measurement: the next tuner tries it."""
+    tune([point("main")], LIMITS)  # compiles
+    start = time.monotonic()
+    tuned = tune([point("hang", "main")], Limits(budget=10, measure_seconds=200))[0]
+    assert time.monotonic() - start < 20
+    assert all(r.measured.status == "right" for r in tuned.results)
+    assert {status for status, _ in rows(data)} == {"right"}
+
+
+def test_it_tells_where_it_is_twice_a_second(data: Path) -> None:
+    """Also while points are worked out; a line at least every two seconds is made of it."""
+    pending: Future[Point] = Future()
+    threading.Timer(2.5, lambda: pending.set_result(point())).start()
+    events: list[tuple[float, Event]] = []
+    lines: list[float] = []
+    display = Lines(["product"])
+
+    def watch(event: Event) -> None:
+        events.append((time.monotonic(), event))
+        display(event)
+        if display.last not in lines:
+            lines.append(display.last)
+
+    tune([pending], Limits(budget=20), watch=watch)
+    times = [t for t, _ in events]
+    assert max(b - a for a, b in pairwise(times)) < 1.5
+    assert "working out" in events[0][1].what and events[0][1].left > 15
+    assert max(b - a for a, b in pairwise([*lines, times[-1]])) < 2.0 + 0.5
+
+
+def test_what_fails_to_be_worked_out_is_told(data: Path) -> None:
+    found = tune([replace(point(), note="ValueError: why")], Limits(budget=5))[0]
+    assert found.note == "ValueError: why" and not found.results
+
+
 # ---------------------------------------------------------------- the database
+
+
+def test_slow_compilers_are_believed_for_a_day_and_no_longer_patience(data: Path) -> None:
+    store, key = Store(), key_of(point("main"))
+    store.end(key, "t", Measured("slow", 10.0, detail="compiled for 10 s and more"))
+    row = store.rows(key)["t"]
+    assert row.known(10.0) and row.known(6.0) and not row.known(11.0)
+    assert not replace(row, moment=row.moment - 2 * 24 * 3600).known(6.0)
+    assert all(Measured(s).known(100.0) for s in ("right", "wrong", "hang", "crash"))
+
+
+def test_what_was_cut_short_is_forgotten(data: Path) -> None:
+    store, key = Store(), key_of(point("main"))
+    store.begin(key, "t", "text")
+    store.forget(key, "t")
+    assert store.rows(key) == {}
 
 
 def test_a_begun_measurement_is_tried_twice_and_no_more(data: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import tile_examples as te
 from cleave.ir.dims import Atom
 from cleave.ir.parse import parse_program
-from cleave.runtime.tune import Choice, Limits, Point, tune
+from cleave.runtime.tune import tune
+from cleave.runtime.tune_point import Choice, Limits, Point
 from cleave.schedule.tiles import TileProgram
 
 PROGRAM = parse_program(

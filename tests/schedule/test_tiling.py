@@ -116,9 +116,9 @@ def test_an_output_that_lacks_a_grid_index_is_stored_by_one_block() -> None:
     sizes = case.bound(1)
     spec = plans(case.candidate, sizes, CPU)[0].specs[0]
     built = build(forms(spec, sizes, CPU)[0])
-    from cleave.schedule.select import _tiled
+    from cleave.schedule.choices import tiled
 
-    kernel = _tiled(built, sizes, CPU, ["x", "t", "y"])[0].kernels[0]
+    kernel = tiled(built, sizes, CPU, ["x", "t", "y"])[0].kernels[0]
     stores = {s.tensor: s.first for s in all_of(kernel.body) if isinstance(s, Store)}
     assert stores["y"] == ()
     assert set(stores["t"]) == {axis.index for axis in kernel.grid}

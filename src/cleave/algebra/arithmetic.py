@@ -8,8 +8,9 @@ is `algebra.conditions`.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from cleave.algebra import laws
@@ -137,9 +138,12 @@ def hold(value: Poly) -> Poly:
 
 def extract(value: Poly, *, positive_only: bool = False) -> tuple[Fraction, Mono, Poly]:
     """Number, monomial and rest: `value = number * monomial * rest` (see `content`). With `positive_only`
-    the number is positive; else the rest's deciding term is."""
+    the number is positive; else the rest's deciding term is. The rest is 0 if the value is, its denominators
+    multiplied out."""
     below = _denominators(value, positive_only)
     value = mul(value, of_mono(_inverse(below))) if below is not UNIT else value
+    if not value.terms:
+        return _1, UNIT, ZERO
     mono, first = content(value, positive_only=positive_only)
     inverse = of_mono(_inverse(mono))
     rest = mul(value, inverse)
@@ -415,6 +419,10 @@ def _relate(p: Predicate, q: Predicate) -> bool | None:
     return None
 
 
+MOST_GUARDS = 4
+"""Guards of a sum that are looked at."""
+
+
 def _inhabits(factor: Factor, claim: Some | Predicate) -> bool:
     """Is `factor` 0 wherever the claim, that something exists, is false?"""
     if isinstance(claim, Predicate):
@@ -428,12 +436,21 @@ def _inhabits(factor: Factor, claim: Some | Predicate) -> bool:
         return factor == part or (isinstance(factor, Sum) and part in map(_part_of, _owners(factor)))
     if not isinstance(factor, Sum) or len(claim.entries) != 1:
         return False
-    guards = [f for f, e in factor.body.factors if e > 0 and is_predicate(f)]
-    if not guards:
-        return False
+    if not laws.on("same-witness"):
+        return any(e > 0 and is_predicate(f) for f, e in factor.body.factors)
+    guards = [f for f, e in factor.body.factors if e > 0 and is_predicate(f)][:MOST_GUARDS]
+    # What all guards make, or some of them: a witness of more is one of less.
+    return any(
+        _claimed(factor, chosen) == claim.entries[0]
+        for count in range(len(guards), 0, -1)
+        for chosen in itertools.combinations(guards, count)
+    )
+
+
+def _claimed(factor: Sum, guards: Sequence[Factor]) -> Entry:
+    """The claim that something is there for what a sum runs over to be guarded by."""
     guard = of_mono(Mono(tuple((f, _1) for f in guards), ZERO))
-    binders = [i for i in factor.binders if i in guard.free]
-    return Entry(binders, guard, ZERO) == claim.entries[0] or not laws.on("same-witness")
+    return Entry([i for i in factor.binders if i in guard.free], guard, ZERO)
 
 
 def _owners(factor: Sum) -> list[tuple[object, object]]:

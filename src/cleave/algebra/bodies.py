@@ -327,23 +327,21 @@ def is_constant(access: Access, value: float) -> bool:
     return isinstance(op, Const) and not isinstance(op.value, bool) and op.value == value
 
 
-def unguarded(access: Access) -> tuple[Access, bool]:
-    """The value behind `select(value = -inf, 0, value)`, since shifts are guarded anyway, and whether the
-    guard is against inf of either sign: `select(|value| = inf, 0, value)`."""
+def unguarded(access: Access) -> tuple[Access, str]:
+    """The value behind `select(value = -inf, 0, value)`, since shifts are guarded anyway, and what the guard
+    is against: `low`, `high`, or for `select(|value| = inf, 0, value)` `both`; empty if there is none."""
     op = access.node.op
     if not isinstance(op, Map) or op.fn != "select":
-        return access, False
+        return access, ""
     condition, zero, value = (plain(a.at(at_axes(access))) for a in op.args)
     test = condition.node.op
     if not isinstance(test, Map) or test.fn != "eq" or not is_constant(zero, 0.0):
-        return access, False
+        return access, ""
     one, two = (plain(a.at(at_axes(condition))) for a in test.args)
-    if not is_constant(two, -math.inf) and not is_constant(two, math.inf):
-        return access, False
-    if isinstance(one.node.op, Map) and one.node.op.fn == "abs":
-        inner = plain(one.node.op.args[0].at(at_axes(one)))
-        return (value, True) if inner == value and is_constant(two, math.inf) else (access, False)
-    return (value, False) if one == value else (access, False)
+    side = "low" if is_constant(two, -math.inf) else "high" if is_constant(two, math.inf) else ""
+    if side == "high" and isinstance(one.node.op, Map) and one.node.op.fn == "abs":
+        one, side = plain(one.node.op.args[0].at(at_axes(one))), "both"
+    return (value, side) if side and one == value else (access, "")
 
 
 _RULES: dict[str, Callable[[Body, list[Access]], Poly]] = {

@@ -40,7 +40,7 @@ from cleave.algebra.predicates import complement
 from cleave.algebra.rewrite import flatten
 from cleave.algebra.show import friendly, show
 from cleave.ir.dims import Dim, Index, Join, Part, Parts, Term, Union, term, var
-from cleave.ir.ops import Access, Cat, Contract, Map, Node
+from cleave.ir.ops import FLOATS, Access, Cat, Contract, Map, Node
 from cleave.ir.program import Program
 
 _known: dict[Node, tuple[Need, ...]] = {}
@@ -58,6 +58,8 @@ class Need:
     guard: Poly = ONE
     output: int = 0
     loose: bool = False
+    parts: frozenset[int] = frozenset()
+    """The parts of the output's axes, by the numbers of their indices, whose elements alone need it."""
     claim: Poly | None = None
     """For `[]` under a guard: what must hold where the guard does; `value` is then the implication."""
 
@@ -77,9 +79,11 @@ def needs_of(program: Program, forms: Forms) -> dict[str, Need]:
         for node, ways in demands_of(output, own, forms).items():
             for demand in ways:
                 for need in own[node]:
-                    for raw in instances(need.value, node, demand):
-                        for new in _placed(need.rel, raw, number, demand.loose):
-                            found.setdefault(new.key, new)
+                    loose = demand.loose or need.loose
+                    for raw, parts in instances(need.value, node, demand):
+                        for new in _placed(need.rel, raw, number, loose, parts):
+                            if new.key not in found or found[new.key].loose:
+                                found[new.key] = new
     return found
 
 
@@ -91,6 +95,9 @@ def _own(node: Node, forms: Forms) -> tuple[Need, ...]:
     found = known.get(node)
     if found is None:
         found = tuple(x for rel, value in _raw(node, forms) for x in _settle(rel, value, node))
+        found += tuple(
+            replace(x, loose=True) for value in _infinite(node, forms) for x in _settle("[]", value, node)
+        )
         known[node] = found
     return found
 
@@ -108,22 +115,26 @@ def missing(needed: dict[str, Need], given: dict[str, Need]) -> list[Need]:
     return [need for need in needed.values() if known.isdisjoint(_stronger(need))]
 
 
-def _placed(rel: str, raw: Raw, output: int, loose: bool) -> list[Need]:
+def _placed(rel: str, raw: Raw, output: int, loose: bool, parts: frozenset[int]) -> list[Need]:
     """A need of an output; none if it holds wherever its guard does."""
     bound, guard, value = raw
     if rel != "[]" or guard.number == 1:
-        return [_need_of(rel, raw, output, loose)]
+        return [_need_of(rel, raw, output, loose, parts)]
     implied = add(complement(guard), mul(guard, value))
     if implied.number == 1:
         return []
-    whole = _need_of(rel, (bound, ONE, implied), output, loose)
+    whole = _need_of(rel, (bound, ONE, implied), output, loose, parts)
     return [replace(whole, guard=guard, claim=value)]
 
 
-def _need_of(rel: str, raw: Raw, output: int, loose: bool = False) -> Need:
-    return Need(rel, raw[2], f"{output} {rel}{key_of(raw)}", raw[1], output, loose)
+def _need_of(
+    rel: str, raw: Raw, output: int, loose: bool = False, parts: frozenset[int] = frozenset()
+) -> Need:
+    where = "".join(f" {n}" for n in sorted(parts))
+    return Need(rel, raw[2], f"{output}{where} {rel}{key_of(raw)}", raw[1], output, loose, parts)
 
 
+_ANY: frozenset[int] = frozenset()
 _STRONGER = {"!=": ("!=", ">"), ">=": (">=", ">"), ">": (">",), "[]": ("[]",)}
 
 
@@ -139,8 +150,8 @@ def _stronger(need: Need) -> Iterator[str]:
         axes = [i for i in free if i.number >= 0][:5]
         for count in range(len(axes) + 1):
             for some in itertools.combinations(axes, count):
-                for rel in _STRONGER[need.rel]:
-                    yield _need_of(rel, ([*bound, *some], guard, value), need.output).key
+                for rel, parts in itertools.product(_STRONGER[need.rel], dict.fromkeys((need.parts, _ANY))):
+                    yield _need_of(rel, ([*bound, *some], guard, value), need.output, parts=parts).key
 
 
 def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
@@ -151,7 +162,7 @@ def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
         match node.op.fn:
             case "div":
                 found.append(("!=", _value(args[1], forms)))
-                found += [("[]", _finite(a, forms)) for a in args]
+                found.append(("[]", _finite(args[0], forms)))
             case "reciprocal":
                 found.append(("!=", _value(args[0], forms)))
             case "rsqrt":
@@ -173,6 +184,19 @@ def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
             whole = claim if guard.number == 1 else add(complement(guard), mul(guard, claim))
             found.append((rel, whole))
     return found
+
+
+def _infinite(node: Node, forms: Forms) -> list[Poly]:
+    """What has a normal form only where it is finite, and may be a number later where it is not: exp(inf) is
+    inf, 1 / inf is 0, and an infinity is some integer or other."""
+    op = node.op
+    if isinstance(op, Map) and op.fn == "div":
+        return [_finite(op.args[1], forms)]
+    if isinstance(op, Map) and op.fn == "exp" and laws.on("bounded"):
+        return [predicates.presence(neg(form_of(op.args[0], forms)))]
+    if isinstance(op, Map) and op.fn == "cast" and node.dtype not in FLOATS and node.dtype != "bool":
+        return [_finite(op.args[0], forms)]
+    return []
 
 
 def _guarded(node: Node, forms: Forms) -> list[tuple[Access, Poly]]:

@@ -27,6 +27,12 @@ def content(value: Poly, *, positive_only: bool = False) -> tuple[Mono, Mono]:
     return _common([parts[m] for m in top]), _first(_of_one_kind(parts) if positive_only else top, value)
 
 
+def common(value: Poly) -> Mono:
+    """The largest monomial that divides every term of a polynomial (not 0), with negative powers where one
+    has them; predicates stay."""
+    return _common([_part(m, False) for m in value.terms])
+
+
 def _of_one_kind(parts: dict[Mono, Mono]) -> list[Mono]:
     """Of the terms with the same factors that stay, the largest. Plain numbers come last: they are often
     small constants with no simple root."""

@@ -118,45 +118,56 @@ def _at(access: Access, where: Mapping[Index, Term], forms: Forms) -> tuple[Term
     return tuple(rewrite.move(t, where) for t in flat)
 
 
-def instances(value: Poly, node: Node, demand: Demand) -> list[Raw]:
+def instances(value: Poly, node: Node, demand: Demand) -> list[Placed]:
     """A value of a node where it is demanded: bound indices, guard and value, as the entries of a maximum are
     brought into normal form: unions and partitions dissolve, what only the guard is about must exist."""
     where = {i: t for i, t in zip(node.axes, demand.terms, strict=True) if t.variable != i}
     return normal(demand.guard, rewrite.substitute(value, where), dict(demand.owners))
 
 
-def normal(guard: Poly, value: Poly, owners: dict[Index, Term]) -> list[Raw]:
+Placed = tuple[Raw, frozenset[int]]
+"""Bound indices, guard and value; and the numbers of parts of the output's axes that this is of alone, though
+it does not say so itself."""
+
+
+def normal(guard: Poly, value: Poly, owners: dict[Index, Term]) -> list[Placed]:
     """`value` for all values of its indices that have negative numbers, where the guard holds."""
     bound = sorted((i for i in guard.free | value.free if i.number < 0), key=lambda i: (str(i.dim), i.number))
     bound += [i for i in owners if i not in bound]
-    todo: list[Raw] = [(bound, guard, value)]
-    done: list[Raw] = []
+    todo: list[tuple[Raw, frozenset[int]]] = [((bound, guard, value), frozenset())]
+    done: list[Placed] = []
     while todo:
-        free, guard, value = todo.pop()
+        (free, guard, value), parts = todo.pop()
         kept = next((i for i in sorted(guard.free | value.free, key=str) if isinstance(i.dim, Union)), None)
         if kept is not None and kept not in free:
-            todo += _split_kept(kept, free, guard, value)
+            todo += [(raw, parts | {number}) for number, raw in _split_kept(kept, free, guard, value)]
             continue
         step = maxima.simpler_binders(free, guard, value, owners)
         if step is not None:
-            todo += [raw for raw in step if raw[1].terms]
+            todo += [(raw, parts) for raw in step if raw[1].terms]
             continue
         idle = [i for i in free if i not in value.free]
         if idle:
             guard = maxima.exists(idle, guard, owners)
             free = [i for i in free if i not in idle]
         if guard.terms:
-            done.append((free, guard, value))
+            told = {i.number for i in guard.free | value.free}
+            done.append(((free, guard, value), parts - told))
     return done
 
 
-def _split_kept(index: Index, free: list[Index], guard: Poly, value: Poly) -> Iterator[Raw]:
+def part_number(axis: int, part: int) -> int:
+    """The number of an index that stands for one part of an axis over a union."""
+    return 100 * (axis + 1) + part
+
+
+def _split_kept(index: Index, free: list[Index], guard: Poly, value: Poly) -> Iterator[tuple[int, Raw]]:
     """An axis of the output over a union: each part on its own."""
     assert isinstance(index.dim, Union)
     for number, part in enumerate(index.dim.parts):
-        new = Index(part, 100 * (index.number + 1) + number)
+        new = Index(part, part_number(index.number, number))
         where = {index: term((new, 1), offset=size_extent(index.dim.parts[:number]))}
-        yield free, rewrite.substitute(guard, where), rewrite.substitute(value, where)
+        yield new.number, (free, rewrite.substitute(guard, where), rewrite.substitute(value, where))
 
 
 def key_of(raw: Raw) -> str:

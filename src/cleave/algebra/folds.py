@@ -15,7 +15,8 @@ from dataclasses import replace
 from cleave.algebra.build import Builder
 from cleave.algebra.frame import Site, stages
 from cleave.algebra.members import Member, member_of
-from cleave.algebra.pieces import LATTICE, Assembly, Moment, State
+from cleave.algebra.moments import LATTICE, Moment, State
+from cleave.algebra.pieces import Assembly
 from cleave.algebra.support import support_of
 from cleave.errors import Unsupported
 from cleave.ir.candidate import Element, Fold, Refusal, Value
@@ -105,7 +106,8 @@ def fold_from(assembly: Assembly) -> Fold:
     stepped = [new.state(s) for s in states]
     merged = [both.state(s) for s in states]
     values = [Value(f"v{n}", node) for n, node in enumerate(assembly.members)]
-    finished = [assembly.value(old, v.node) for v in values]
+    last = Moment(lambda s: inputs[""][s.name], last=True)
+    finished = [assembly.value(last, v.node) for v in values]
     names = [s.name for s in states]
     mine = tuple(inputs[""].values())
     support, element = support_of(assembly, states)

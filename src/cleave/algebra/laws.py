@@ -34,6 +34,7 @@ LAWS: dict[str, str] = {
     "max-split": "max_p max_(i in part p) f(p:i) = max_K f",
     "max-exp": "max exp f = exp max f",
     "max-scale": "max(c f) = c max f for c > 0",
+    "max-cap": "max_i min(a(i), b) = min(max_i a, b)",
     "max-pair": "max(a, b) = (a + b) / 2 + |a - b| / 2",
     "cross": "a / b = c / d where a d = c b",
     "either-sign": "what holds for |a| = a and for |a| = -a holds",

@@ -17,7 +17,6 @@ from cleave.algebra.arithmetic import (
     add,
     assign,
     by_shape,
-    extract,
     is_infinite,
     mask,
     masked_of,
@@ -27,7 +26,15 @@ from cleave.algebra.arithmetic import (
     scale,
     sub,
 )  # fmt: skip
-from cleave.algebra.facts import nonempty, nonnegative, positive_factor, positive_mono
+from cleave.algebra.content import common, common_number
+from cleave.algebra.facts import (
+    magnitude,
+    nonempty,
+    nonnegative,
+    nonnegative_factor,
+    positive_factor,
+    positive_mono,
+)  # fmt: skip
 from cleave.algebra.forms import (
     ONE,
     UNIT,
@@ -59,7 +66,38 @@ LIMIT = 64
 
 def greatest(value: Poly, bound: Sequence[Index], owners: dict[Index, Term] | None = None) -> Poly:
     """The maximum of a value over indices, which must be fresh."""
-    return largest([(list(bound), ONE, value)], owners)
+    return _capped(value, bound, owners) or largest([(list(bound), ONE, value)], owners)
+
+
+def _capped(value: Poly, bound: Sequence[Index], owners: dict[Index, Term] | None) -> Poly | None:
+    """`max_K min(f, c) = min(max_K f, c)` for a value `h - |d|`, the smaller of `h - d` and `h + d`, one of
+    which is free of some of the indices; None if there is no such cap. Over nothing both sides are -inf."""
+    if not bound or not laws.on("max-cap"):
+        return None
+    guard, inner = masked_of(value)
+    if is_infinite(inner):
+        return None
+    for mono, c in inner.ordered:
+        sizes = [
+            (gap, e) for f, e in mono.factors if (gap := magnitude(f)) is not None and e.denominator == 1
+        ]
+        others = tuple(x for x in mono.factors if magnitude(x[0]) is None or x[1].denominator != 1)
+        if sizes and c < 0 and all(nonnegative_factor(*x) for x in others):
+            gaps = [power(gap, e) for gap, e in sizes]
+            part = mul(of_mono(Mono(others, mono.exponent), c), *gaps)
+            rest = Poly({m: x for m, x in inner.terms.items() if m != mono})
+            sides = [add(rest, part), sub(rest, part)]
+            cap, body = sorted(sides, key=lambda p: len(p.free.intersection(bound)))
+            freed = [i for i in bound if i not in cap.free]
+            if not freed or is_infinite(cap) or is_infinite(body):
+                continue
+            seen_at, top = masked_of(greatest(mask(guard, body), freed, owners))
+            made = mask(seen_at, neg(maximum(neg(top), neg(cap))))
+            left = [i for i in bound if i in cap.free]
+            result = greatest(made, left, owners) if left else made
+            laws.note("max-cap", _as_max(list(bound), guard, inner), result)
+            return result
+    return None
 
 
 def maximum(*values: Poly) -> Poly:
@@ -272,7 +310,18 @@ def _single(entry: Raw) -> Poly:
     return result
 
 
+def _either(entries: list[Raw]) -> Poly | None:
+    """`max{a where p; b where not p}` is one of the two; None if the entries are no such cases."""
+    if len(entries) != 2 or any(bound or is_infinite(value) for bound, _, value in entries):
+        return None
+    (_, p, a), (_, q, b) = entries
+    return add(mul(p, a), mul(q, b)) if add(p, q) == ONE else None
+
+
 def _several(entries: list[Raw]) -> Poly:
+    either = _either(entries)
+    if either is not None:
+        return either
     if all(not bound and guard.number == 1 and not is_infinite(v) for bound, guard, v in entries):
         numbers = [v for _, _, v in entries if v.number is not None]
         if len(numbers) > 1:
@@ -300,15 +349,18 @@ def _pair(a: Poly, b: Poly) -> Poly:
 
 
 def _magnitude(value: Poly) -> Poly:
-    """The magnitude of a value that is not 0: content leaves, factor by factor."""
-    c, mono, rest = extract(value)
-    parts = [of_mono(Mono((), mono.exponent) if mono.exponent.terms else UNIT, abs(c))]
+    """The magnitude of a value that is not 0: what all its terms have leaves, factor by factor."""
+    mono = common(value)
+    rest = mul(value, power(of_mono(mono), -1))
+    if not rest.terms:
+        return ZERO
+    c = common_number(rest.terms.values())
+    rest = scale(rest, 1 / c)
+    parts = [of_mono(Mono((), mono.exponent) if mono.exponent.terms else UNIT, c)]
     parts += [power(absolute_factor(f), e) for f, e in mono.factors]
     single = rest.single
     if single is not None:
-        return mul(*parts) if single[0] == UNIT else mul(*parts, *(
-            power(absolute_factor(f), e) for f, e in single[0].factors
-        ))  # fmt: skip
+        return mul(*parts, *(power(absolute_factor(f), e) for f, e in single[0].factors))
     if nonnegative(rest):
         return mul(*parts, rest)
     if nonnegative(neg(rest)):

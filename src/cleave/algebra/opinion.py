@@ -153,15 +153,15 @@ def compare(a: Program, b: Program, point: Point) -> Difference | None:
     if found is None:
         return None
     with mpmath.workdps(4 * DIGITS):
-        found = _compare(a, b, point, mpmath.mpf(10) ** -40)
+        found = _compare(a, b, point, mpmath.mpf(10) ** -40, mpmath.mpf(10) ** (-3 * DIGITS))
     if found is None or found.defined:
         return found
     with mpmath.workdps(40 * DIGITS):  # a sum that rounds to 0 is a reason not to be defined, too
-        return _compare(a, b, point, mpmath.mpf(10) ** -40)
+        return _compare(a, b, point, mpmath.mpf(10) ** -40, mpmath.mpf(10) ** (-36 * DIGITS))
 
 
-def _compare(a: Program, b: Program, point: Point, tolerance: Value) -> Difference | None:
-    one, two = Meaning(a, point), Meaning(b, point)
+def _compare(a: Program, b: Program, point: Point, tolerance: Value, cancels: Value = 0) -> Difference | None:
+    one, two = Meaning(a, point, cancels), Meaning(b, point, cancels)
     one.limits = two.limits = {**two.limits, **one.limits}
     undefined: Difference | None = None
     for left, right in zip(a.outputs, b.outputs, strict=True):
@@ -184,10 +184,12 @@ def _places(point: Point, output: Output) -> Iterator[Where]:
 
 
 class Meaning:
-    """The values of a program's nodes at a point, computed when asked for."""
+    """The values of a program's nodes at a point, computed when asked for. A sum that is smaller than its
+    terms by the factor `cancels` is 0."""
 
-    def __init__(self, program: Program, point: Point) -> None:
+    def __init__(self, program: Program, point: Point, cancels: Value = 0) -> None:
         self.point = point
+        self.cancels = cancels
         self.known: dict[tuple[Node, Where], Value] = {}
         self.limits = _limits(program, point)
         self.used: dict[tuple[str, Where], Value] = {}
@@ -275,19 +277,26 @@ class Meaning:
                     convert(self.read(arg, inner), arg.node.dtype, node.dtype)
                     for inner in self._inside(node, bound, scope)
                 ]
-                return REDUCE[kind](values)
+                return self._sum(values) if kind == "sum" else REDUCE[kind](values)
             case Contract(bound, args):
-                total = mpmath.mpf(0)
+                products: list[Value] = []
                 for inner in self._inside(node, bound, scope):
                     product = mpmath.mpf(1)
                     for arg in args:
                         product *= self.read(arg, inner)
-                    total += product
-                return total
+                    products.append(product)
+                return self._sum(products)
             case Cat(axis, pieces):
                 return self._cat(node, axis, pieces, where)
             case Scan():
                 raise Unsupported("a loop with carried state is not evaluated with many digits")
+
+    def _sum(self, values: Sequence[Value]) -> Value:
+        total = REDUCE["sum"](values)
+        if self.cancels and mpmath.isfinite(total):
+            most: Value = max((abs(v) for v in values), default=mpmath.mpf(0))
+            return mpmath.mpf(0) if abs(total) < most * self.cancels else total
+        return total
 
     def _cat(self, node: Node, axis: int, pieces: Sequence[Access], where: Where) -> Value:
         dim, left = node.axes[axis].dim, where[axis]
@@ -313,6 +322,8 @@ class Meaning:
             values = [convert(v, a.node.dtype, dtype) for v, a in zip(values, args, strict=True)]
         if any(mpmath.isnan(v) for v in values):
             return mpmath.mpf(1) if fn == "isnan" else mpmath.nan
+        if fn in ("add", "sub") and self.cancels:
+            return self._sum([values[0], values[1] if fn == "add" else -values[1]])
         try:
             result = MAPS[fn](*values)
         except (ZeroDivisionError, ValueError, OverflowError):

@@ -9,8 +9,7 @@ place, and what was summed before weighs 0. Any other running value that is not 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from fractions import Fraction
 
 from cleave.algebra.bodies import (
@@ -27,65 +26,16 @@ from cleave.algebra.bodies import (
     unguarded,
 )
 from cleave.algebra.build import Builder
+from cleave.algebra.degenerate import hidden, settled
 from cleave.algebra.emission import Emission, View, signed
 from cleave.algebra.frame import Site, Stage, at_axes, plain
 from cleave.algebra.lattice import Apply, Free, Leaf, Lifted, frees, leaves
 from cleave.algebra.members import Member, closure
+from cleave.algebra.moments import LATTICE, Moment, State, reduced
 from cleave.algebra.rescaling import Same
 from cleave.algebra.support import Zeros
 from cleave.ir.dims import Dim, Index, Join, Part, Term, indices_of, var
 from cleave.ir.ops import Access, Const, Map, Node, Reduce, Scalar, SizeOf, const, input_node, map_node, size
-
-LATTICE = {"max": "max", "min": "min", "any": "or", "all": "and", "prod": "mul"}
-"""How two parts of a reduction that is not a sum are put together."""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A component: the reduction `definition` (over its own axes), made from a site's monomial."""
-
-    name: str
-    kind: str
-    dtype: str
-    definition: Node
-    site: Site
-    inside: Factors
-    rescaled: bool
-
-    @property
-    def reduced(self) -> Access:
-        """What a reduction that is not a sum reduces, in its site's indices."""
-        return reduced(self.site, self.inside)
-
-
-def reduced(site: Site, inside: Factors) -> Access:
-    """What a reduction that is not a sum reduces: the site's own argument, or what `inside` names."""
-    op = site.node.op
-    assert isinstance(op, Reduce)
-    named = inside[0][0] if inside else None
-    return named.access if isinstance(named, Elem) else op.arg
-
-
-@dataclass(slots=True)
-class Moment:
-    """The state at one moment: a node per component, made when asked for, and values computed from it.
-    With `part`, an index over the parts of a partition, each part has a state, and it is the first axis."""
-
-    make: Callable[[State], Node]
-    part: Index | None = None
-    final: bool = False
-    """Has everything been seen? Then the folded dim has its whole size."""
-    states: dict[str, Node] = field(default_factory=dict[str, Node])
-    values: dict[Node, Node] = field(default_factory=dict[Node, Node])
-
-    @property
-    def extra(self) -> tuple[Index, ...]:
-        return () if self.part is None else (self.part,)
-
-    def state(self, state: State) -> Node:
-        if state.name not in self.states:
-            self.states[state.name] = self.make(state)
-        return self.states[state.name]
 
 
 class Assembly:
@@ -117,6 +67,8 @@ class Assembly:
         for _, outside, inside in member.terms:
             for factors in closure(inside) if member.rescaled else [inside]:
                 self._state(member, factors)
+            if anything := hidden(self, outside, inside):
+                self._state(member, anything, "any")
             for gen in [g for g, _ in outside] + [g for f in closure(inside) for g, _ in f]:
                 if self._counts(gen):
                     self._state(member, (), "count")
@@ -155,6 +107,8 @@ class Assembly:
         return found
 
     def _state_dtype(self, node: Node, kind: str) -> str:
+        if kind == "any":
+            return "bool"
         exact = node.dtype == "bool" or node.dtype[0] in "iu"
         return node.dtype if exact and kind != "count" else self.build.dtype
 
@@ -170,7 +124,8 @@ class Assembly:
             ones = Same(site, self.build.dtype).ones()
             return self._scaled(site, self.build.reduce("sum", (site.loop,), ones), kind)
         if kind != "sum":
-            return self.build.reduce(kind, site.node.bound, reduced(site, inside), site.node.dtype)
+            dtype = "bool" if kind == "any" else site.node.dtype
+            return self.build.reduce(kind, site.node.bound, reduced(site, inside), dtype)
         return self._emission(site).sum(Same(site, self.build.dtype), inside)
 
     def _emission(self, site: Site) -> Emission:
@@ -188,9 +143,9 @@ class Assembly:
         node = moment.state(self.states[definition.node.digest])
         return Access(node, (*map(var, moment.extra), *definition.terms))
 
-    def view(self, site: Site, moment: Moment) -> _Piece:
+    def view(self, site: Site, moment: Moment) -> Reading:
         """How a piece is read at a moment."""
-        return _Piece(self, site, moment) if moment.part is None else _Part(self, site, moment, moment.part)
+        return Reading(self, site, moment) if moment.part is None else _Part(self, site, moment, moment.part)
 
     # ------------------------------------------------------------ running values
 
@@ -213,11 +168,7 @@ class Assembly:
         elif not member.terms:
             total = self.read(moment, member.site, member.kind, ())
         else:
-            total = self.build.number(0.0)
-            for coefficient, outside, inside in member.terms:
-                part = self.read(moment, member.site, "sum", inside)
-                part = self._finished(view, part, outside)
-                total = self.build.add(total, self.build.mul(part, self.build.number(coefficient)))
+            total = self._total(view, member)
         axes = (*moment.extra, *node.axes)
         whole = total.node.dims == tuple(a.dim for a in axes) and total.terms == tuple(map(var, axes))
         dtype = self._state_dtype(node, member.kind)
@@ -225,7 +176,7 @@ class Assembly:
         moment.values[node] = made
         return made
 
-    def _lifted(self, view: _Piece, member: Member, lifted: Lifted) -> Access:
+    def _lifted(self, view: Reading, member: Member, lifted: Lifted) -> Access:
         match lifted:
             case Leaf(kind, access):
                 return self.read(view.moment, member.site, kind, ((Elem(access), 1),))
@@ -234,9 +185,29 @@ class Assembly:
             case Apply(fn, args):
                 return self.build.map(fn, *(self._lifted(view, member, a) for a in args))
 
-    def _finished(self, view: _Piece, part: Access, outside: Factors) -> Access:
-        """A sum times what waited until the end; conditions come last, they may hide a quotient 0/0. A sum of
-        nothing stays 0 whatever waits: what waits may be 1/0 then, and the program never multiplies by it."""
+    def _total(self, view: Reading, member: Member) -> Access:
+        """A sum's value: its terms, each with what waited until the end. Handed out, it is the program's own
+        over nothing, too, where what waits may be 1/0."""
+        build, moment = self.build, view.moment
+        total = build.number(0.0)
+        bare = True
+        for coefficient, outside, inside in member.terms:
+            summed = self.read(moment, member.site, "sum", inside)
+            part = settled(self, view, summed, outside, inside) if moment.last else summed
+            part = self._finished(view, part, outside)
+            if moment.last and (anything := hidden(self, outside, inside)):
+                part = build.select(self.read(moment, member.site, "any", anything), part, build.number(0.0))
+            bare = bare and part is summed
+            total = build.add(total, build.mul(part, build.number(coefficient)))
+        if moment.last and not bare:
+            for index in member.site.node.bound:
+                empty = build.map("eq", size(index.dim, build.dtype), build.number(0.0), dtype="bool")
+                total = build.select(empty, build.number(0.0), total)
+        return total
+
+    def _finished(self, view: Reading, part: Access, outside: Factors) -> Access:
+        """A sum times what waited until the end; conditions come last, they may hide a quotient 0/0. On the
+        way a sum of nothing stays 0 whatever waits: what waits may be 1/0 then."""
         build, summed, waits = self.build, part, False
         for gen, power in outside:
             if isinstance(gen, Gate):
@@ -246,7 +217,7 @@ class Assembly:
             value = size(gen.dim, build.dtype) if isinstance(gen, Size) else view.run(gen.access)
             joined = build.power(value, abs(power))
             part = build.div(part, joined) if power < 0 else build.mul(part, joined)
-        if waits and view.moment.part is None and not view.moment.final:
+        if waits and view.moment.part is None and not (view.moment.final or view.moment.last):
             nothing = build.map("eq", summed, build.number(0.0), dtype="bool")
             part = build.select(nothing, build.number(0.0), part)
         for gen, _ in outside:
@@ -295,11 +266,13 @@ class Assembly:
         gen, power = run[0][1][0]
         if not isinstance(gen, Run) or power != 1:
             return None
-        access, both = unguarded(plain(gen.access))
+        access, guard = unguarded(plain(gen.access))
         member = self.members.get(access.node)
         if member is None or member.kind not in ("max", "min"):
             return None
-        return run[0][0], access, member.kind, both
+        if guard in ("low", "high") and (guard == "low") != (member.kind == "max"):
+            return None  # A guard against the other end, which a Fold has no use for.
+        return run[0][0], access, member.kind, guard == "both"
 
     def shift_value(self, moment: Moment, site: Site, run: Poly, *, raw: bool = False) -> Access:
         """The shift at a moment; 0 where it is not finite because nothing has been seen."""
@@ -315,7 +288,7 @@ class Assembly:
                 value = build.select(unseen, build.number(0.0), value)
             return build.mul(value, build.number(coefficient))
         value = self.emit.poly(self.view(site, moment), run)
-        if all(self._is_mean(gen) for _, f in run for gen, _ in f):
+        if self.is_mean(run):
             return value
         if moment.part is not None:
             # The form that is proved, over finite values: what a part has is finite if the part has anything.
@@ -326,8 +299,11 @@ class Assembly:
             finite = build.map("lt", build.map("abs", value), build.number(math.inf), dtype="bool")
         return build.select(finite, value, build.number(0.0))
 
+    def is_mean(self, run: Poly) -> bool:
+        """Are running values plain sums divided by how many have been seen? They are finite but for none."""
+        return all(self._is_mean(gen) for _, factors in run for gen, _ in factors)
+
     def _is_mean(self, gen: Gen) -> bool:
-        """Is a running value a plain sum divided by how many have been seen? It is finite but for none."""
         access = plain(gen.access) if isinstance(gen, Run) else None
         if access is None or not isinstance(access.node.op, Map) or access.node.op.fn != "div":
             return False
@@ -351,7 +327,7 @@ class Assembly:
                 weight = self._weight(site, exponent, old, new)
         if weight is None:
             return total
-        if self._anchored(state) is not None:
+        if self.anchored(site, state.inside):
             return build.mul(total, weight)
         nothing = build.map("eq", total, build.number(0.0), dtype="bool")
         return build.select(nothing, build.number(0.0), build.mul(total, weight))
@@ -383,28 +359,32 @@ class Assembly:
             total = build.add(total, part)
         return build.map("exp", total)
 
-    def _anchored(self, state: State) -> Access | None:
-        for gen, _ in state.inside:
-            if isinstance(gen, Exp):
-                for coefficient, factors in gen.arg:
-                    if self._is_anchor(state.site, coefficient, factors):
-                        return self.build.number(1.0)
-        return None
+    def anchored(self, site: Site, inside: Factors) -> bool:
+        """Does a monomial have the exponential of an anchored shift?"""
+        return any(
+            self._is_anchor(site, coefficient, factors)
+            for gen, _ in inside
+            if isinstance(gen, Exp)
+            for coefficient, factors in gen.arg
+        )
 
     def _is_anchor(self, site: Site, coefficient: Fraction, factors: Factors) -> bool:
         """Is this term `base - max base` (or `min base - base`)? Then all that was summed while the maximum
         was -inf is 0, and the plain weight `exp(-inf - u')` is right."""
-        if len(factors) != 1 or not isinstance(factors[0][0], Shift):
+        gen = factors[0][0] if len(factors) == 1 else None
+        single = self.lattice_run(gen.run) if isinstance(gen, Shift) else None
+        if not isinstance(gen, Shift) or single is None or not self.tied(site, gen):
             return False
-        gen = factors[0][0]
+        return coefficient * gen.base[0][0] * (1 if single[2] == "max" else -1) >= 0
+
+    def tied(self, site: Site, gen: Shift) -> bool:
+        """Is a shift the difference of a value and its own maximum, or minimum, over all that is summed?"""
         single = self.lattice_run(gen.run)
         if single is None or len(gen.base) != 1 or len(gen.base[0][1]) != 1:
             return False
-        sign, access, kind, _ = single
+        sign, access, _, _ = single
         base, power = gen.base[0][1][0]
         if not isinstance(base, Elem) or power != 1 or gen.base[0][0] != -sign:
-            return False
-        if coefficient * gen.base[0][0] * (1 if kind == "max" else -1) < 0:
             return False
         op = access.node.op
         assert isinstance(op, Reduce)
@@ -454,7 +434,9 @@ class Assembly:
         return map_node("id", [i for i in axes if i is not None], [access], state.dtype)
 
 
-class _Piece(View):
+class Reading(View):
+    """How a piece is read at a moment."""
+
     def __init__(self, assembly: Assembly, site: Site, moment: Moment) -> None:
         super().__init__(site, assembly.build.dtype)
         self.assembly = assembly
@@ -473,7 +455,7 @@ class _Piece(View):
         return self.assembly.shift_value(self.moment, self.site, run)
 
 
-class _Part(_Piece):
+class _Part(Reading):
     def __init__(self, assembly: Assembly, site: Site, moment: Moment, part: Index) -> None:
         super().__init__(assembly, site, moment)
         self.part = part

@@ -72,6 +72,8 @@ def power(value: Poly, e: Fraction | int) -> Poly:
         return split
     whole = e.denominator == 1
     c, mono, rest = extract(value, positive_only=not whole) if laws.on("content") else (_1, UNIT, value)
+    if not rest.terms:
+        return power(ZERO, e)
     lead = _power_single(mono, c, e)
     if whole and e.numerator % 2 == 0 and not orientation(rest):
         return mul(lead, power(mul(rest, rest), e / 2))
@@ -205,6 +207,8 @@ def log(value: Poly) -> Poly:
     if split is not None:
         return split
     c, mono, rest = extract(value, positive_only=True) if laws.on("content") else (_1, UNIT, value)
+    if not rest.terms:
+        return ABSENT
     parts = [mono.exponent, _log_number(c)]
     parts += [scale(_log_factor(f), e) for f, e in mono.factors]
     single = rest.single

@@ -232,6 +232,8 @@ def _relate_integer(rel: str, value: Poly) -> Poly:
 
 def _relate_real(rel: str, value: Poly, lone: bool) -> Poly:
     _, _, value = extract(value, positive_only=True)
+    if not value.terms:
+        return ZERO if rel == ">" else ONE
     if positive(value):
         return ZERO if rel == "=" else ONE
     if positive(neg(value)):

@@ -14,7 +14,8 @@ from fractions import Fraction
 
 from cleave.algebra import laws, opinion, predicates, rewrite
 from cleave.algebra.arithmetic import add, mul, sub
-from cleave.algebra.conditions import missing, needs_of
+from cleave.algebra.conditions import Need, missing, needs_of
+from cleave.algebra.demands import part_number
 from cleave.algebra.forms import (
     ONE,
     ZERO,
@@ -36,6 +37,7 @@ from cleave.algebra.forms import (
 )  # fmt: skip
 from cleave.algebra.match import Match, match, rename_dims
 from cleave.algebra.normal import Forms, normal_forms
+from cleave.algebra.rewrite import Known
 from cleave.algebra.sums import split_union
 from cleave.errors import Unsupported
 from cleave.ir.candidate import Step
@@ -96,10 +98,11 @@ def _prove(a: Program, found: Match, points: int) -> Proof:
     with laws.unrecorded():
         given = needs_of(one, forms_a)
         needed = missing(needs_of(two, forms_b), given)
-    known = {need.value for need in (*given.values(), *needed) if need.rel == "[]"}
-    for x, y in zip(one.outputs, two.outputs, strict=True):
+    held = [need for need in given.values() if need.rel == "[]" and not need.loose]
+    held += [need for need in needed if need.rel == "[]"]
+    for number, (x, y) in enumerate(zip(one.outputs, two.outputs, strict=True)):
         laws.at(f"output {x.name}")
-        if not _same(one, forms_a, x, forms_b, y, _closures(known)):
+        if not _same(one, forms_a, x, forms_b, y, [need for need in held if need.output == number]):
             return _refute(a, b, found, points, x.name)
         laws.note("same", _at(forms_a[x.node], x, _axes(x)), _at(forms_b[y.node], y, _axes(x)))
     conditions = [*(f"|{x}| = |{y}|" for x, y in found.equal), *map(str, needed)]
@@ -133,24 +136,30 @@ def _refute(a: Program, b: Program, found: Match, points: int, output: str) -> P
     return Proof("unknown", counterexample=f"output {output}: the normal forms differ, no value was seen to")
 
 
-def _closures(known: set[Poly]) -> dict[str, Poly]:
-    """Predicates that hold, and those whose complement does, by their closures."""
+def _known(held: Sequence[Need], axes: Mapping[int, Index]) -> Known:
+    """What is known of an element of an output, at these axes, by what it needs: predicates that hold, and
+    those whose complement does. What another element needs says nothing of this one."""
     found: dict[str, Poly] = {}
-    for value in known:
+    for need in held:
+        own = [i for i in need.value.free if i.number >= 0]
+        here = all(i.number in axes and axes[i.number].dim == i.dim for i in own)
+        if not here or not need.parts <= axes.keys():
+            continue
+        value = rewrite.rename(need.value, {i: axes[i.number] for i in own})
         for literal, truth in ((value, ONE), (sub(ONE, value), ZERO)):
             factor = literal.factor
             if factor is not None:
-                found[rewrite.closure(factor)] = truth
-    return found
+                found[rewrite.closure(factor, axes.values())] = truth
+    return Known(found, frozenset(axes.values()))
 
 
 def _same(
-    program: Program, forms_a: Forms, a: Output, forms_b: Forms, b: Output, known: Mapping[str, Poly]
+    program: Program, forms_a: Forms, a: Output, forms_b: Forms, b: Output, held: Sequence[Need]
 ) -> bool:
     axes = [fresh(a.node.axes[n].dim) for group in a.layout for n in group]
     one = _at(forms_a[a.node], a, axes)
     two = _at(forms_b[b.node], b, axes)
-    return _equal_parts(one, two, axes, program, known)
+    return _equal_parts(one, two, dict(enumerate(axes)), program, held)
 
 
 def _at(value: Poly, output: Output, axes: Sequence[Index]) -> Poly:
@@ -159,23 +168,23 @@ def _at(value: Poly, output: Output, axes: Sequence[Index]) -> Poly:
     return rewrite.rename(value, {old: new for old, new in where.items() if old.dim == new.dim})
 
 
-def _equal_parts(
-    a: Poly, b: Poly, axes: Sequence[Index], program: Program, known: Mapping[str, Poly]
-) -> bool:
-    """Equality, for each part of a union that an axis runs over."""
+def _equal_parts(a: Poly, b: Poly, axes: Mapping[int, Index], program: Program, held: Sequence[Need]) -> bool:
+    """Equality, for each part of a union that an axis runs over; axes by the numbers that needs give them."""
     if a == b:
         return True
-    union = next((i for i in axes if isinstance(i.dim, Union)), None)
-    if union is None:
-        return equal(a, b) or _equal_given(a, b, program, known)
-    rest = [i for i in axes if i != union]
+    number = next((n for n, i in axes.items() if isinstance(i.dim, Union)), None)
+    if number is None:
+        return equal(a, b) or _equal_given(a, b, program, _known(held, axes))
+    union = axes[number]
     pieces = zip(split_union(a, union), split_union(b, union), strict=True)
-    return all(
-        _equal_parts(x, rewrite.rename(y, {j: i}), [*rest, i], program, known) for (i, x), (j, y) in pieces
-    )
+    for part, ((i, x), (j, y)) in enumerate(pieces):
+        inner = {n: axis for n, axis in axes.items() if n != number} | {part_number(number, part): i}
+        if not _equal_parts(x, rewrite.rename(y, {j: i}), inner, program, held):
+            return False
+    return True
 
 
-def _equal_given(a: Poly, b: Poly, program: Program, known: Mapping[str, Poly]) -> bool:
+def _equal_given(a: Poly, b: Poly, program: Program, known: Known) -> bool:
     """Equality with what is known: sizes that the program fixes, predicates that must hold."""
     if not laws.on("given"):
         return False

@@ -7,7 +7,9 @@ on the way are given fresh numbers before their bodies are touched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar, cast
 
@@ -169,15 +171,37 @@ def replace(value: Poly, factors: Mapping[Factor, Poly]) -> Poly:
     return _Rewrite({}, factors).poly(value) if factors else value
 
 
-def closure(factor: Factor) -> str:
-    """A key of a factor for all values of its indices."""
-    free = sorted(factor.free, key=lambda i: (str(i.dim), i.number))
+MOST_AXES = 5
+"""Axes that what is known of a predicate may stand at."""
+
+
+def closure(factor: Factor, kept: Collection[Index] = ()) -> str:
+    """A key of a factor for all values of its indices, those in `kept` left as they are."""
+    free = sorted((i for i in factor.free if i not in kept), key=lambda i: (str(i.dim), i.number))
     return Entry(free, ONE, of_factor(factor)).key
 
 
-def assume(value: Poly, known: Mapping[str, Poly]) -> Poly:
-    """The value with 1 or 0 for predicates that are known for all values of their indices (by `closure`)."""
-    return _Rewrite({}, {}, known=known).poly(value) if known else value
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Truths of predicates by their `closure`: each for all values of its indices but some of `axes`."""
+
+    truths: Mapping[str, Poly]
+    axes: frozenset[Index] = frozenset()
+
+    def of(self, factor: Factor) -> Poly | None:
+        """The truth of a predicate, if it is known."""
+        own = sorted(factor.free & self.axes, key=lambda i: (str(i.dim), i.number))[:MOST_AXES]
+        for count in range(len(own), -1, -1):
+            for kept in itertools.combinations(own, count):
+                found = self.truths.get(closure(factor, kept))
+                if found is not None:
+                    return found
+        return None
+
+
+def assume(value: Poly, known: Known) -> Poly:
+    """The value with 1 or 0 for predicates that are known."""
+    return _Rewrite({}, {}, known=known).poly(value) if known.truths else value
 
 
 def merge_part(value: Poly, part: Index, within: Index) -> tuple[Poly, Index]:
@@ -192,10 +216,10 @@ class _Rewrite:
         terms: Mapping[Index, Term],
         factors: Mapping[Factor, Poly],
         merge: tuple[Index, Index, Index] | None = None,
-        known: Mapping[str, Poly] | None = None,
+        known: Known | None = None,
     ) -> None:
-        self.known = known or {}
-        self.everywhere = bool(factors) or bool(known)
+        self.known = known
+        self.everywhere = bool(factors) or known is not None
         self.terms = terms
         self.factors = factors
         self.merge = merge
@@ -227,8 +251,8 @@ class _Rewrite:
             found = self.factors.get(factor)
             if found is not None:
                 return found
-            if self.known and is_predicate(factor):
-                truth = self.known.get(closure(factor))
+            if self.known is not None and is_predicate(factor):
+                truth = self.known.of(factor)
                 if truth is not None:
                     return truth
         elif factor.free.isdisjoint(self.touched):

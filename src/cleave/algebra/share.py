@@ -3,8 +3,9 @@
 `exp(s - m)` and `exp(s - select(|m| = inf, 0, m))` are one value wherever the first is defined: what masks
 `s` implies that the maximum is there. Nodes that are the same operations but for such selects, and whose
 normal forms are the same, are one class. One of them stands for another only if it needs nothing more and has
-every guard of the other: a guard may hide what is not a number, `0/0` or `inf - inf`, that normal forms do
-not see. So what the user's program defines stays defined, and nothing is rounded in another way.
+every guard of the other. A guard hides what is not a number, `inf - inf`, which normal forms do not see: the
+sum of the unguarded ones is then the guarded sum plus `m - m`, and their quotient by it is what it was. So
+the program is NaN where the user's is, nothing else, and nothing is rounded in another way.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from cleave.algebra.build import Builder
+from cleave.algebra.clusters import is_sum
 from cleave.algebra.conditions import needs_at
+from cleave.algebra.degenerate import SPREADING
 from cleave.algebra.forms import Poly
-from cleave.algebra.frame import plain
+from cleave.algebra.frame import at_axes, plain
 from cleave.algebra.normal import node_form
 from cleave.algebra.stability import define, spell
 from cleave.ir.candidate import Step
-from cleave.ir.ops import FLOATS, Access, Const, Map, Node, Reduce
+from cleave.ir.dims import var
+from cleave.ir.ops import FLOATS, Access, Const, Map, Node, Reduce, map_node
 from cleave.ir.program import Program
 from cleave.ir.rewrite import replace_arguments
 
@@ -34,9 +39,11 @@ def shared(
     for node in program.nodes:
         classes.enter(node)
     chosen = {n: r for n, r in classes.chosen().items() if n is not r}
+    told = _Told(program, classes, chosen)
+    chosen = told.settled()
     if not chosen:
         return None
-    made = _rebuilt(program, chosen)
+    made = _rebuilt(program, chosen, told.poison)
     called = replace(program, names=names)
     steps: list[Step] = []
     for node, kept in chosen.items():
@@ -53,22 +60,140 @@ def shared(
     return replace(program, outputs=outputs, names=kept_names), tuple(steps)
 
 
-def _rebuilt(program: Program, chosen: dict[Node, Node]) -> dict[Node, Access]:
-    """Every node with those that stand for others in their places; they may come later in the program."""
+def _rebuilt(
+    program: Program, chosen: dict[Node, Node], poison: Mapping[Node, tuple[Access, ...]]
+) -> dict[Node, Access]:
+    """Every node with those that stand for others in their places, which may come later in the program; plus
+    what makes a sum NaN where it was."""
     made: dict[Node, Access] = {}
     stack = [o.node for o in program.outputs]
     while stack:
         node = stack[-1]
         kept = chosen.get(node, node)
-        below = [kept] if kept is not node else [a.node for a in node.reads]
+        tops = poison.get(node, ())
+        below = [kept, *(t.node for t in tops)] if kept is not node else [a.node for a in node.reads]
         waiting = [n for n in below if n not in made]
         if waiting:
             stack += waiting
             continue
         stack.pop()
-        if node not in made:
-            made[node] = made[kept] if kept is not node else replace_arguments(node, made).read()
+        if node in made:
+            continue
+        if kept is node:
+            made[node] = replace_arguments(node, made).read()
+            continue
+        value, build = made[kept], Builder(node.dtype)
+        for top in tops:
+            moved = made[top.node].at(dict(zip(top.node.axes, top.terms, strict=True)))
+            value = build.add(value, build.sub(moved, moved))
+        own = tuple(map(var, node.axes))
+        made[node] = value if value.terms == own else map_node("id", node.axes, [value], node.dtype).read()
     return made
+
+
+@dataclass(slots=True)
+class _Told:
+    """Which values may stand for others, and what is added to sums, so that what is not a number stays so."""
+
+    program: Program
+    classes: _Classes
+    chosen: dict[Node, Node]
+    poison: dict[Node, tuple[Access, ...]] = field(default_factory=dict[Node, tuple[Access, ...]])
+    """For a sum, the maxima whose guards the value that stands for it has and it has not."""
+    readers: dict[Node, list[Node]] = field(default_factory=dict[Node, list[Node]])
+
+    def settled(self) -> dict[Node, Node]:
+        """The choices that keep every NaN: a value with fewer guards is a sum of what a maximum of its own is
+        taken off, or every value that reads it is NaN where it is told to be."""
+        for node in self.chosen:
+            tops = self._tops(node)
+            if tops and is_sum(node) and all(_taken_off(node, top) for top in tops):
+                self.poison[node] = tuple(tops)
+        for node in self.program.nodes:
+            for access in node.reads:
+                self.readers.setdefault(access.node, []).append(node)
+        outputs = {o.node for o in self.program.outputs}
+        found = dict(self.chosen)
+        for node in reversed(self.program.nodes):
+            if node in found and node not in self.poison and self._open(node):
+                tops = self._tops(node)
+                if not isinstance(node.op, Map) or tops is None or not self._read(node, tops, found, outputs):
+                    del found[node]
+        return found
+
+    def _read(self, node: Node, tops: list[Access], found: Mapping[Node, Node], outputs: set[Node]) -> bool:
+        """Is all that is made of a node NaN wherever one of the maxima is not finite, because of what else
+        it is made of?"""
+        if node in outputs:
+            return False
+        for reader in self.readers[node]:
+            if reader in found:
+                continue
+            spreads = isinstance(reader.op, Map) and reader.op.fn in SPREADING
+            if not spreads and not is_sum(reader):
+                return False
+            told = {t for a in reader.args if a.node is not node for t in self._telling(a)}
+            moved = [plain(t.at(at_axes(a))) for a in reader.args if a.node is node for t in tops]
+            left = [t for t in moved if t not in told]
+            within = all(t.indices <= set(reader.axes) for t in left)
+            if left and not (within and self._read(reader, left, found, outputs)):
+                return False
+        return True
+
+    def _open(self, node: Node) -> bool:
+        return self.classes.guards[node] != self.classes.guards[self.chosen[node]]
+
+    def _tops(self, node: Node) -> list[Access] | None:
+        """The guarded maxima in the value that stands for a node, in its indices; None if they are not found
+        without looking into a reduction."""
+        if not self._open(node):
+            return []
+        wanted = set(self.classes.guards[self.chosen[node]] - self.classes.guards[node])
+        found: dict[Access, None] = {}
+        stack = list(self.chosen[node].args) if is_sum(node) else [self.chosen[node].read()]
+        while stack:
+            access = plain(stack.pop())
+            op = access.node.op
+            if not isinstance(op, Map):
+                continue
+            if (name := _guard(access.node)) in wanted:
+                found[plain(op.args[_guarded(op)].at(at_axes(access)))] = None
+                wanted.discard(name)
+            stack += [a.at(at_axes(access)) for a in op.args]
+        inside = all(top.indices <= set(node.axes) for top in found)
+        return list(found) if inside and not wanted else None
+
+    def _telling(self, access: Access) -> list[Access]:
+        where = at_axes(access)
+        if access.node in self.poison:
+            return [plain(t.at(where)) for t in self.poison[access.node]]
+        op = access.node.op
+        if not isinstance(op, Map) or op.fn not in SPREADING:
+            return []
+        return [t for a in op.args for t in self._telling(a.at(where))]
+
+
+def _taken_off(node: Node, top: Access) -> bool:
+    """Is a factor of a sum an exponential of what its own maximum is taken off, over all that is summed?"""
+    for argument in node.args:
+        access = plain(argument)
+        while isinstance(access.node.op, Map) and access.node.op.fn in ("mul", "neg"):
+            access = plain(access.node.op.args[0].at(at_axes(access)))
+        op = access.node.op
+        shift = plain(op.args[0].at(at_axes(access))) if isinstance(op, Map) and op.fn == "exp" else access
+        inner = shift.node.op
+        if not isinstance(inner, Map) or inner.fn != "sub":
+            continue
+        value, taken = (plain(a.at(at_axes(shift))) for a in inner.args)
+        reduced = top.node.op
+        if taken != top or not isinstance(reduced, Reduce) or reduced.kind != "max":
+            continue
+        if len(reduced.bound) != len(node.bound):
+            continue
+        where = at_axes(top) | {b: var(i) for b, i in zip(reduced.bound, node.bound, strict=True)}
+        if plain(reduced.arg.at(where)) == value:
+            return True
+    return False
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ from cleave.algebra.build import Builder, literal
 from cleave.algebra.clusters import is_sum
 from cleave.algebra.frame import at_axes, plain
 from cleave.algebra.read import whole
-from cleave.algebra.support import Zeros
 from cleave.ir.dims import Index
 from cleave.ir.ops import FLOATS, Access, Map, Node
 from cleave.ir.program import Program
@@ -78,10 +77,9 @@ class _Shifts:
             inner = self._args(node)[0]
             argument = self._join(inner)
             u = build.reduce("max", self.over[node], argument)
-            if Zeros().low(argument):
-                # All of it may be masked: then nothing is taken off, and -inf stays -inf.
-                unseen = build.map("eq", u, build.number(-math.inf), dtype="bool")
-                u = build.select(unseen, build.number(0.0), u)
+            # What is infinite anyway, or masked all over, has nothing taken off: it stays what it is.
+            infinite = build.map("eq", build.map("abs", u), build.number(math.inf), dtype="bool")
+            u = build.select(infinite, build.number(0.0), u)
             return Scaled(build.map("exp", build.sub(argument, u)), u)
         if node.dtype in FLOATS and isinstance(op, Map):
             made = self._map(node, op)

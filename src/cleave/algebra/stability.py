@@ -211,7 +211,7 @@ def _is_entry(value: Access, top: Access, reduced: Reduce) -> bool:
 
 
 def _unguarded(access: Access) -> Access:
-    from cleave.algebra.pieces import unguarded
+    from cleave.algebra.bodies import unguarded
 
     return unguarded(access)[0]
 

@@ -16,7 +16,8 @@ from cleave.ir.dims import Index, Part, Term, indices_of, var
 from cleave.ir.ops import Access, Const, Map, map_node
 
 if TYPE_CHECKING:
-    from cleave.algebra.pieces import Assembly, State
+    from cleave.algebra.moments import State
+    from cleave.algebra.pieces import Assembly
 
 Mask = tuple[Access, bool]
 """A boolean access, and the value that it has where something is contributed."""

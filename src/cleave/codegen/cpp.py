@@ -8,6 +8,7 @@ from several threads at once: scratch memory belongs to the thread that works on
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from cleave.codegen.cpp_contract import write_product
@@ -15,8 +16,19 @@ from cleave.codegen.cpp_frame import Frame, Span, memory_type
 from cleave.codegen.cpp_nest import write_nest
 from cleave.codegen.cpp_plan import plan
 from cleave.codegen.cpp_rooms import Plan
-from cleave.codegen.cpp_text import TILE_TYPES, Namer, Text, indent, least, loop_head, minus, plus, times
-from cleave.codegen.cpp_tiles import Item, Nest, Pass, Product, Tile
+from cleave.codegen.cpp_text import (
+    TILE_BYTES,
+    TILE_TYPES,
+    Namer,
+    Text,
+    indent,
+    least,
+    loop_head,
+    minus,
+    plus,
+    times,
+)
+from cleave.codegen.cpp_tiles import Item, Nest, Pass, Product, Rows, Tile
 from cleave.codegen.source import Argument, Entry, Source
 from cleave.ir.dims import Index, extent
 from cleave.schedule.tiles import (
@@ -25,11 +37,15 @@ from cleave.schedule.tiles import (
     LimitBound,
     Loop,
     PartBound,
+    ReduceTile,
     SizeBound,
     Statement,
     Store,
     TileProgram,
 )
+
+LARGE = 8 << 20
+"""Bytes of a tensor for which large pages are asked (`fresh` of cpp_runtime.h)."""
 
 
 def emit(tiles: TileProgram) -> Source:
@@ -49,9 +65,11 @@ def emit(tiles: TileProgram) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """A grid axis: how many blocks it has, where a block's tile starts, and the lines that follow from it."""
+    """A grid axis: its tile, how many blocks it has, where a block's tile starts, and the lines that follow
+    from it."""
 
     axis: GridAxis
+    tile: Text
     number: Text
     start: Text
     lines: list[str]
@@ -66,6 +84,7 @@ class _Function:
         self.plan: Plan = plan(kernel, self.frame.fixed)
 
     def run(self, function: str) -> tuple[str, tuple[Argument, ...]]:
+        self.shares: list[str] = []
         grid = self._grid()
         for whole in self.kernel.whole:
             self.frame.spans[whole.index] = Span(0, self.frame.size(whole.index.dim))
@@ -113,11 +132,14 @@ class _Function:
         first = {i for s in _stores(self.kernel.body) for i in s.first}
         found: list[_Blocks] = []
         for axis in self.kernel.grid:
-            index, tile = axis.index, axis.tile
+            index = axis.index
+            tile: Text = axis.tile
             size = self.frame.size(index.dim)
             name = self.frame.name_of(index)
-            number: Text = f"ceil_div({size}, {tile})" if tile > 1 else size
-            if isinstance(size, int):
+            if self._rows() == (index,):
+                tile = self._share(index, axis.tile, size)
+            number: Text = f"ceil_div({size}, {tile})" if tile != 1 else size
+            if isinstance(size, int) and isinstance(tile, int):
                 number = -(-size // tile)
             if index in first:  # its block 0 stores even if the dim is empty
                 number = least([number, 1], "greatest")
@@ -126,19 +148,36 @@ class _Function:
             lines: list[str] = []
             if number != 1:
                 start = self.frame.names.name(f"{name}0")
-                whole = isinstance(size, int) and size % tile == 0
+                whole = isinstance(size, int) and isinstance(tile, int) and size % tile == 0
                 if whole or (tile == 1 and index not in first):
                     count = tile
                 else:
                     count = self.frame.names.name(f"n_{name}")
                     lines.append(f"const i64 {count} = least({tile}, {minus(size, start)});")
             self.frame.spans[index] = Span(start, count)
-            found.append(_Blocks(axis, number, start, lines))
+            found.append(_Blocks(axis, tile, number, start, lines))
         return found
+
+    def _rows(self) -> tuple[Index, ...]:
+        """The indices whose positions run one after the other."""
+        return next((item.indices for item in self.plan.items if isinstance(item, Rows)), ())
+
+    def _share(self, index: Index, most: int, size: Text) -> str:
+        """How many rows a block has is decided at the call: all threads want some, if there is enough."""
+        share = self.frame.names.name(f"{self.frame.name_of(index)}_tile")
+        spans = [
+            {*s.axes, *s.over} - {a.index for a in self.kernel.grid} for s in _reductions(self.kernel.body)
+        ]
+        widest = sorted(max(spans, key=len, default=set[Index]()), key=lambda i: i.number)
+        work = times(*(self.frame.size(i.dim) for i in widest))
+        self.shares.append(f"const i64 {share} = rows_each({size}, {work}, threads, {most});")
+        return share
 
     def _blocks(self, grid: Sequence[_Blocks], body: list[str]) -> list[str]:
         """The loop over the blocks around a body."""
         lines = [
+            *self._fresh(),
+            *self.shares,
             f"const i64 blocks = {times(*(axis.number for axis in grid))};",
             "#pragma omp parallel for num_threads(threads) schedule(dynamic) if (blocks > 1 && threads > 1)",
             "for (i64 block = 0; block < blocks; ++block) {",
@@ -148,6 +187,19 @@ class _Function:
         if not self.plan.scratch:
             return [*lines, "return 0;"]
         return ["int failed = 0;", *lines, "return failed;"]
+
+    def _fresh(self) -> list[str]:
+        """What is written for the first time and may be large."""
+        lines: list[str] = []
+        written = {s.tensor for s in _stores(self.kernel.body)}
+        for tensor in self.kernel.tensors:
+            if tensor.name not in written or tensor.role not in ("output", "workspace"):
+                continue
+            size = times(*(self.frame.size(dim) for group in tensor.layout for dim in group))
+            if not isinstance(size, int) or size * TILE_BYTES[TILE_TYPES[tensor.dtype]] >= LARGE:
+                pointer = self.frame.pointer(tensor.name)
+                lines.append(f"fresh({pointer}, {size} * i64(sizeof *{pointer}));")
+        return lines
 
     def _scratch(self) -> list[str]:
         if not self.plan.scratch:
@@ -167,11 +219,11 @@ class _Function:
         number = "rest" if len(varying) > 1 else "block"
         lines = ["i64 rest = block;"] if len(varying) > 1 else []
         for axis in reversed(varying):
-            tile = axis.axis.tile
+            tile = axis.tile
             outermost = axis is varying[0]
             blocks = f"({axis.number})" if " " in str(axis.number) else str(axis.number)
             own = number if outermost else f"{number} % {blocks}"
-            if tile > 1:
+            if tile != 1:
                 own = f"({own}) * {tile}" if " " in own else f"{own} * {tile}"
             lines.append(f"const i64 {axis.start} = {own};")
             if not outermost:
@@ -208,6 +260,22 @@ class _Function:
                     lines += [self._product_comment(item), *write_product(self.frame, item)]
                 case Pass():
                     lines += self._pass(item)
+                case Rows():
+                    lines += self._row_loops(item)
+        return lines
+
+    def _row_loops(self, item: Rows) -> list[str]:
+        """Loops over the rows of a block; of each row's index there is one position inside."""
+        heads: list[str] = []
+        with ExitStack() as stack:
+            for index in item.indices:
+                span, name = self.frame.spans[index], self.frame.name_of(index)
+                if span.count != 1:
+                    heads.append(f"{loop_head(name, span.count)} {{")
+                    stack.enter_context(self.frame.within(index, Span(plus(span.start, name), 1)))
+            lines = self._items(item.items)
+        for head in reversed(heads):
+            lines = [head, *indent(lines), "}"]
         return lines
 
     def _nest(self, nest: Nest) -> list[str]:
@@ -309,6 +377,16 @@ def _stays_inside(loop: Loop) -> bool:
             return size in bounds or any(isinstance(b, PartBound) and b.end for b in bounds)
         case _:
             return loop.exact
+
+
+def _reductions(body: Iterable[Statement]) -> list[ReduceTile]:
+    found: list[ReduceTile] = []
+    for statement in body:
+        if isinstance(statement, ReduceTile):
+            found.append(statement)
+        elif isinstance(statement, Loop):
+            found += _reductions(statement.body)
+    return found
 
 
 def _group(dims: Sequence[object]) -> str:

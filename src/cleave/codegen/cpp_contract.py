@@ -42,7 +42,7 @@ def write_product(frame: Frame, product: Product) -> list[str]:
     a = _view(frame, product.op.args[roles.left])
     b = _view(frame, product.op.args[roles.right])
     c = _view(frame, out)
-    rows = _inner(roles.rows, (a, c))
+    rows = _inner(roles.rows, (a, c)) if roles.rows else ()
     columns = _inner(roles.columns, (b, c))
     depth = _inner(roles.depth, (a, b))
     around = [
@@ -67,11 +67,16 @@ def write_product(frame: Frame, product: Product) -> list[str]:
     panel = f"tile<{out.kind}>(memory, {product.panel.offset if product.panel else 0})"
     call = [
         f"product({', '.join(map(str, counts))},",
-        f"        {_at(a, variables)}, {a.strides[rows[-1]]}, {a.strides[depth[-1]]},",
+        f"        {_at(a, variables)}, {_row(a, rows)}, {a.strides[depth[-1]]},",
         f"        {_at(b, variables)}, {b.strides[depth[-1]]}, {b.strides[columns[-1]]},",
-        f"        {_at(c, variables)}, {c.strides[rows[-1]]}, {adds}, {panel});",
+        f"        {_at(c, variables)}, {_row(c, rows)}, {adds}, {panel});",
     ]
     return [*lines, *opened, *indent(call, 1 if opened else 0)]
+
+
+def _row(view: View, rows: tuple[Index, ...]) -> Text:
+    """The stride of the rows; of a single row it is never used."""
+    return view.strides[rows[-1]] if rows else 0
 
 
 def _view(frame: Frame, tile: Tile) -> View:

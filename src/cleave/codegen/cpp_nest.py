@@ -8,8 +8,9 @@ time, the loops are written as a lambda that is compiled twice, for stride 1 and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cleave.codegen import cpp_math
 from cleave.codegen.cpp_frame import Frame, Place
@@ -35,7 +36,27 @@ IDENTITY: dict[str, Number] = {
 }  # fmt: skip
 LEAST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -(2**7), "u8": 0, "bool": 0}
 GREATEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 2**7 - 1, "u8": 255, "bool": 1}
+LONG = 64
+"""Elements that a loop has at least whose sums get several running values."""
+SLOW = rf"\b({'|'.join(sorted(cpp_math.COSTLY))})\("
 CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A reduction that is kept in a register: its kind, dtype, variable and first value."""
+
+    kind: str
+    dtype: str
+    name: str
+    start: str
+
+    @property
+    def clause(self) -> str:
+        """How OpenMP calls it."""
+        if self.kind in ("max", "min") and self.dtype in FLOATS:
+            return "top" if self.kind == "max" else "bottom"
+        return CLAUSES.get(self.kind, self.kind)
 
 
 @dataclass(slots=True)
@@ -48,7 +69,7 @@ class Level:
     count: Text
     lines: list[str] = field(default_factory=list[str])
     after: list[str] = field(default_factory=list[str])
-    clauses: list[str] = field(default_factory=list[str])
+    sums: list[Running] = field(default_factory=list["Running"])
 
 
 def identity(kind: str, dtype: str) -> str:
@@ -226,6 +247,8 @@ class _Writer:
                 return literal(number, dtype)
             case Compute():
                 return self._define(tile, self._depth(tile.axes), tile.kind, self._computed(tile.maker))
+            case Load() if tile.axes:
+                return self._define(tile, self._depth(tile.axes), tile.kind, self._source(tile.maker))
             case _:
                 return self._source(tile.maker)
 
@@ -372,7 +395,7 @@ class _Writer:
         if depth == 1:
             self.sums.append(name)
         innermost.lines.append(combine(kind, tile.dtype, name, text))
-        innermost.clauses.append(f"reduction({self._clause(kind, tile.dtype)}: {name})")
+        innermost.sums.append(Running(kind, tile.dtype, name, start))
         done = f"round_{tile.dtype}({name})" if tile.dtype in ("f16", "bf16") else name
         if outside:
             self.levels[depth - 1].after.append(combine(kind, tile.dtype, self.element(tile), name))
@@ -389,11 +412,6 @@ class _Writer:
         """A reduction over one position."""
         self._declare(tile)
         self.writes.append((len(self.levels) - 1, f"{self.element(tile)} = {text};"))
-
-    def _clause(self, kind: str, dtype: str) -> str:
-        if kind in ("max", "min") and dtype in FLOATS:
-            return "top" if kind == "max" else "bottom"
-        return CLAUSES.get(kind, kind)
 
     def _clear(self, tile: Tile, start: str) -> None:
         count = times(*(self.frame.count(i) for i in tile.axes))
@@ -433,12 +451,50 @@ class _Writer:
         lines = list(level.lines)
         if number + 1 < len(self.levels):
             inner = self.levels[number + 1]
-            if number + 2 == len(self.levels):
-                clauses = "".join(f" {clause}" for clause in inner.clauses)
-                lines.append(f"#pragma omp simd{clauses}")
-            lines.append(
-                f"for (i64 {inner.variable} = 0; {inner.variable} < {inner.count}; ++{inner.variable}) {{"
-            )
-            lines += indent(self._level(number + 1))
-            lines.append("}")
+            body = self._level(number + 1)
+            head = loop_head(inner.variable, inner.count)
+            if number + 2 < len(self.levels):
+                lines += [f"{head} {{", *indent(body), "}"]
+            elif inner.sums and self._is_quick(inner):
+                lines += self._side_by_side(inner, body)
+            else:
+                lines += [_simd([[s] for s in inner.sums]), f"{head} {{", *indent(body), "}"]
         return [*lines, *level.after]
+
+    def _is_quick(self, level: Level) -> bool:
+        """Does a loop do so little that its sums would wait for themselves?"""
+        if isinstance(level.count, int) and level.count < LONG:
+            return False
+        return not any(re.search(SLOW, line) for line in level.lines)
+
+    def _side_by_side(self, level: Level, body: list[str]) -> list[str]:
+        """The innermost loop with several running values of each of its sums."""
+        variable, count = level.variable, level.count
+        part, at = self.names.name(f"{variable}_part"), self.names.name(f"{variable}_at")
+        more = [[s, *(replace(s, name=self.names.name(f"{s.name}_{n}")) for n in "bcd")] for s in level.sums]
+        given = ", ".join(f"{TILE_TYPES[s.dtype]}& {s.name}" for s in level.sums)
+        lines = [
+            f"const i64 {part} = quarter({count});",
+            f"const auto {at} = [=](i64 {variable}, {given}) __attribute__((always_inline)) {{",
+            *indent(body),
+            "};",
+        ]
+        for own, *others in more:
+            values = ", ".join(f"{s.name} = {s.start}" for s in others)
+            lines.append(f"{TILE_TYPES[own.dtype]} {values};")
+        lines += [_simd(more), f"{loop_head(variable, part)} {{"]
+        for n in range(4):
+            place = plus(variable, times(n, part))
+            lines.append(f"  {at}({place}, {', '.join(group[n].name for group in more)});")
+        rest = f"for (i64 {variable} = 4 * {part}; {variable} < {count}; ++{variable})"
+        own = ", ".join(s.name for s in level.sums)
+        lines += ["}", _simd([[s] for s in level.sums]), f"{rest} {at}({variable}, {own});"]
+        return [
+            *lines,
+            *(combine(s.kind, s.dtype, group[0].name, s.name) for group in more for s in group[1:]),
+        ]
+
+
+def _simd(groups: Sequence[Sequence[Running]]) -> str:
+    clauses = "".join(f" reduction({g[0].clause}: {', '.join(s.name for s in g)})" for g in groups)
+    return f"#pragma omp simd{clauses}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from cleave.codegen.cpp_math import COSTLY
 from cleave.codegen.cpp_roles import roles_of
 from cleave.codegen.cpp_rooms import Plan, place
+from cleave.codegen.cpp_rows import in_rows, rows_of
 from cleave.codegen.cpp_text import MEMORY_TYPES
 from cleave.codegen.cpp_tiles import (
     Item,
@@ -26,7 +27,7 @@ from cleave.codegen.cpp_tiles import (
     leaves_of,
     resolve,
 )
-from cleave.ir.dims import Dim
+from cleave.ir.dims import Dim, Index
 from cleave.ir.ops import FLOATS
 from cleave.schedule.tiles import (
     Carry,
@@ -49,14 +50,16 @@ SMALL_LOAD = 2048
 
 def plan(kernel: Kernel, known: Callable[[Dim], int | None]) -> Plan:
     """Gather the operations of a kernel and place its tiles. `known` gives the sizes that are fixed."""
-    ops = resolve(kernel, known)
+    rows = rows_of(kernel, known)
+    ops = resolve(kernel, known, rows)
     scalars = {t.name for t in kernel.tensors if t.role == "scalar"}
     written = {op.statement.tensor for op in all_ops(ops) if isinstance(op.statement, Store)}
     types = {t.name: MEMORY_TYPES[t.dtype] for t in kernel.tensors}
-    gather = _Gatherer(scalars, written, types)
+    gather = _Gatherer(scalars, written, types, frozenset(rows))
     gather.choose_inline(ops)
     gather.choose_products(ops)
-    return place(gather.run(ops, None))
+    items = gather.run(ops, None)
+    return place(in_rows(items, rows) if rows else items)
 
 
 class _Body:
@@ -103,8 +106,10 @@ class _Body:
 
 
 class _Gatherer:
-    def __init__(self, scalars: set[str], written: set[str], types: dict[str, str]) -> None:
-        self.scalars, self.written, self.types = scalars, written, types
+    def __init__(
+        self, scalars: set[str], written: set[str], types: dict[str, str], rows: frozenset[Index]
+    ) -> None:
+        self.scalars, self.written, self.types, self.rows = scalars, written, types, rows
         self.starts: dict[Op, tuple[Op, Tile]] = {}
         """An addition that a contraction absorbs: the contraction and the other summand."""
         self.products: dict[Op, Tile] = {}
@@ -126,7 +131,13 @@ class _Gatherer:
                     weight[tile] = 1
                 case Load(tensor=tensor) if tensor in self.scalars:
                     weight[tile] = 0
+                case Load() if self._rereads(op, tile):
+                    weight[tile] = 1
                 case Compute(fn=fn) if tile.axes and fn not in COSTLY:
+                    for a in op.args:  # a number of the row, there when the rest of the row is made
+                        of_row = bool(self.rows) and set(a.axes) <= self.rows < set(tile.axes)
+                        if of_row and not isinstance(a.maker.statement, Carry):
+                            weight.setdefault(a, 0)
                     if not all(a in weight for a in op.args):
                         continue
                     total = 1 + sum(weight[a] for a in op.args)
@@ -136,6 +147,14 @@ class _Gatherer:
                 case _:
                     continue
             tile.where = "inline"
+
+    def _rereads(self, op: Op, tile: Tile) -> bool:
+        """Is a row read from memory again where it is used again? It is in the cache then, and a copy of it
+        would take room there."""
+        statement = op.statement
+        if not isinstance(statement, Load) or not self.rows or not self.rows < set(tile.axes):
+            return False
+        return not (statement.guarded or op.lookups)
 
     def choose_products(self, ops: Sequence[Op | Pass]) -> None:
         for op in ops:

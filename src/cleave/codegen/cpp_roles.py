@@ -15,7 +15,8 @@ from cleave.ir.dims import Index
 @dataclass(frozen=True, slots=True)
 class Roles:
     """`left` and `right` are operand numbers: of the rows and of the columns. Each role lists its indices in
-    the result's order, `depth` in the order of the columns' operand."""
+    the result's order, `depth` in the order of the columns' operand. Without rows it is a vector times a
+    matrix: one row."""
 
     left: int
     right: int
@@ -39,8 +40,6 @@ def roles_of(
     left, right = (0, 1) if last in second else (1, 0)
     rows_of, columns_of = (first, second) if right == 1 else (second, first)
     rows = tuple(i for i in out if i in rows_of and i not in columns_of)
-    if not rows:
-        return None
     return Roles(
         left,
         right,

@@ -11,7 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cleave.codegen.cpp_text import TILE_BYTES
-from cleave.codegen.cpp_tiles import Item, Nest, Op, Pass, Product, Room, Tile, all_ops, is_total, leaves_of
+from cleave.codegen.cpp_tiles import (
+    Item,
+    Nest,
+    Op,
+    Pass,
+    Product,
+    Room,
+    Rows,
+    Tile,
+    all_ops,
+    is_total,
+    leaves_of,
+)
 from cleave.schedule.tiles import Carry, Compute, ContractTile, ReduceTile
 
 PANEL_BYTES = 128 * 1024
@@ -58,7 +70,7 @@ def _keep(items: Sequence[Item]) -> list[Tile]:
                         keep(tile)
             case Product(out=out):
                 keep(out)
-            case Pass():
+            case Pass() | Rows():
                 kept += _keep(item.items)
     return kept
 
@@ -68,6 +80,8 @@ def _share(items: Sequence[Item]) -> None:
     for item in items:
         if isinstance(item, Product) and item.start and not isinstance(item.start.maker.statement, Carry):
             item.start.same = item.out
+        if isinstance(item, Rows):
+            _share(item.items)
         if not isinstance(item, Pass):
             continue
         _share(item.items)
@@ -85,6 +99,8 @@ def _reuse(items: Sequence[Item]) -> None:
     done: set[Op | Pass] = set()
     for item in items:
         match item:
+            case Rows():
+                _reuse(item.items)
             case Pass():
                 _reuse(item.items)
                 done |= {item, *all_ops(item.ops)}
@@ -162,6 +178,8 @@ def _item_reads(item: Item, tile: Tile) -> bool:
             return tile in op.reads or tile is start
         case Pass(items=items, updates=updates):
             return any(tile in pair for pair in updates) or any(_item_reads(i, tile) for i in items)
+        case Rows(items=items):
+            return any(_item_reads(i, tile) for i in items)
 
 
 class _Placer:
@@ -184,6 +202,10 @@ class _Placer:
                     item.panel = self._extra(PANEL_BYTES)
                 case Pass():
                     self._pass(item)
+                case Rows():
+                    begin = self.clock
+                    self.walk(item.items)
+                    self._repeat(begin)
 
     def _pass(self, item: Pass) -> None:
         begin = self.clock
@@ -196,8 +218,12 @@ class _Placer:
             root = value.root
             if root in changed and root is not carried.root and root not in item.held:
                 item.held[root] = self._extra(root.capacity * TILE_BYTES[root.kind])
+        self._repeat(begin)
+
+    def _repeat(self, begin: int) -> None:
+        """What was made before a loop and is of use inside it is so in every iteration."""
         for room in self.rooms.values():
-            if room.first < begin < room.last:  # of use inside the loop: in every iteration
+            if room.first < begin < room.last:
                 room.last = self.clock
 
     def _touch(self, *tiles: Tile | None) -> None:

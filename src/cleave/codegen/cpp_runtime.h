@@ -10,6 +10,10 @@
 #include <cstdlib>
 #include <type_traits>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 // glibc has these for vectors, up to 4 units in the last place off; a loop that is vectorised calls them. The names
 // are our own: gcc would make one complex exponential of a sine and a cosine of the same number, and no vectors.
@@ -62,6 +66,18 @@ inline i64 align_down(i64 a, i64 tile, i64 origin) {
   return origin + (d >= 0 ? d / tile : -ceil_div(-d, tile)) * tile;
 }
 inline i64 align_up(i64 a, i64 tile, i64 origin) { return align_down(a + tile - 1, tile, origin); }
+
+// How many of `rows` rows with `work` elements each a block takes: at most `most`, and few enough that every thread
+// has some blocks; all of them where another thread costs more than it brings.
+constexpr i64 kAlone = 16384;
+inline i64 rows_each(i64 rows, i64 work, i64 threads, i64 most) {
+  if (threads <= 1 || rows * work < kAlone) return greatest(1, rows);
+  return greatest(1, least(most, ceil_div(rows, 4 * threads)));
+}
+
+// A quarter of `n` in whole vectors of any machine: for four running values of a sum, as an addition takes longer
+// than the next one takes to arrive.
+inline i64 quarter(i64 n) { return n / 64 * 16; }
 
 inline bool inside(i64 position, i64 size) { return position >= 0 && position < size; }
 
@@ -338,6 +354,17 @@ inline T* tile(char* memory, i64 offset) {
   return reinterpret_cast<T*>(memory + offset);
 }
 
+// Fresh memory of many pages is taken in large ones: the first store to a page costs more than filling it.
+inline void fresh(void* memory, i64 bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr std::uintptr_t page = 2 << 20;
+  if (bytes < i64(4 * page)) return;
+  const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
+  const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(memory) + std::uintptr_t(bytes)) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // a wish: it may fail
+#endif
+}
+
 // ------------------------------------------------------------------ the product of two tiles
 
 #if defined(__AVX512F__)
@@ -518,8 +545,158 @@ __attribute__((noinline)) void pack_panel(i64 depth, const B* b, i64 b_k, i64 b_
   }
 }
 
+// ------------------------------------------------------------------ few rows: b is read once, as it lies
+
+#if defined(__SANITIZE_ADDRESS__)  // every access is checked: less text, or the compiler takes minutes
+constexpr int kLines = 2, kSums = 2;
+#else
+constexpr int kLines = 8, kSums = 8;
+#endif
+
+// kLanes<T> elements that lie next to each other, as T.
+template <class T, class B>
+inline typename Vector<T>::type load_lanes(const B* p) {
+  using V = typename Vector<T>::type;
+  if constexpr (std::is_same_v<T, B>) return *reinterpret_cast<const typename Vector<T>::loose*>(p);
+#if defined(__AVX__)
+  if constexpr (std::is_same_v<T, float> && kBytes == 32 && sizeof(B) == 2) return load8(p);
+#endif
+  V x;
+#pragma GCC unroll 16
+  for (int l = 0; l < kLanes<T>; ++l) x[l] = T(p[l]);
+  return x;
+}
+
+template <class V>
+inline auto sum_of_lanes(V x) {
+  auto sum = x[0];
+  for (unsigned l = 1; l < sizeof(V) / sizeof(x[0]); ++l) sum += x[l];
+  return sum;
+}
+
+// c[r, j] += sum_k a[r, k] * b[k, j] for R rows, J vectors of columns and K lines of b, where columns are next to
+// each other.
+template <int R, int J, int K, class T, class B>
+inline __attribute__((always_inline)) void add_block(const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k, T* c,
+                                                     i64 c_row) {
+  using V = typename Vector<T>::type;
+  using L = typename Vector<T>::loose;
+  V sum[R][J];
+#pragma GCC unroll 8
+  for (int k = 0; k < K; ++k) {
+    V line[J];
+#pragma GCC unroll 8
+    for (int j = 0; j < J; ++j) {
+      if (j % (64 / int(kLanes<T> * sizeof(B))) == 0) __builtin_prefetch(b + (k + K) * b_k + j * kLanes<T>);
+      line[j] = load_lanes<T>(b + k * b_k + j * kLanes<T>);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const V x = a[r * a_row + k * a_k] - V{};  // in every lane
+#pragma GCC unroll 8
+      for (int j = 0; j < J; ++j) sum[r][j] = k ? fused(x, line[j], sum[r][j]) : x * line[j];
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int j = 0; j < J; ++j) *reinterpret_cast<L*>(c + r * c_row + j * kLanes<T>) += sum[r][j];
+}
+
+// The same without registers for sums: what is left over at an edge.
+template <class T, class B>
+inline void add_edge(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k, T* c,
+                     i64 c_row) {
+  for (i64 r = 0; r < rows; ++r)
+    for (i64 k = 0; k < depth; ++k) {
+      const T x = a[r * a_row + k * a_k];
+#pragma omp simd
+      for (i64 j = 0; j < columns; ++j) c[r * c_row + j] = fma(x, T(b[k * b_k + j]), c[r * c_row + j]);
+    }
+}
+
+// The same where the elements of a column of b, and those of a row of a, are next to each other: dot products
+// of R rows with N columns at a time.
+template <int R, int N, class T, class B>
+inline void add_dots(i64 depth, const T* a, i64 a_row, const B* b, i64 b_column, T* c, i64 c_row) {
+  using V = typename Vector<T>::type;
+  constexpr i64 lanes = kLanes<T>;
+  constexpr int P = R * N >= kSums ? 1 : kSums / (R * N);  // sums side by side: an addition takes some cycles
+  V sum[P][R][N];
+#pragma GCC unroll 8
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) sum[p][r][n] = V{};
+  const auto step = [&](i64 k, int p) __attribute__((always_inline)) {
+    V x[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) x[r] = load_lanes<T>(a + r * a_row + k);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      if (p % (64 / int(lanes * sizeof(B))) == 0) __builtin_prefetch(b + (n + N) * b_column + k);
+      const V y = load_lanes<T>(b + n * b_column + k);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sum[p][r][n] = fused(x[r], y, sum[p][r][n]);
+    }
+  };
+  i64 k = 0;
+  for (; k + P * lanes <= depth; k += P * lanes) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) step(k + p * lanes, p);
+  }
+  for (; k + lanes <= depth; k += lanes) step(k, 0);
+  T total[R][N];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      V all = sum[0][r][n];
+#pragma GCC unroll 8
+      for (int p = 1; p < P; ++p) all += sum[p][r][n];
+      total[r][n] = sum_of_lanes(all);
+    }
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < N; ++n) {
+      for (i64 rest = k; rest < depth; ++rest)
+        total[r][n] = fma(a[r * a_row + rest], T(b[n * b_column + rest]), total[r][n]);
+      c[r * c_row + n] += total[r][n];
+    }
+}
+
+// c[i, j] += sum_k a[i, k] * b[k, j] for R rows. No element of b is read twice, and nothing is packed.
+template <int R, class T, class B>
+__attribute__((noinline)) void product_streamed(i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k, const B* b,
+                                                i64 b_k, i64 b_column, T* c, i64 c_row) {
+  if (b_column == 1) {
+    constexpr int K = kLines;
+    constexpr int J = R == 1 ? 4 : 2;
+    const i64 whole = columns / (J * kLanes<T>) * (J * kLanes<T>);
+    i64 k = 0;
+    for (; k + K <= depth; k += K) {
+      for (i64 j = 0; j < whole; j += J * kLanes<T>)
+        add_block<R, J, K>(a + k * a_k, a_row, a_k, b + k * b_k + j, b_k, c + j, c_row);
+      add_edge(R, columns - whole, K, a + k * a_k, a_row, a_k, b + k * b_k + whole, b_k, c + whole, c_row);
+    }
+    add_edge(R, columns, depth - k, a + k * a_k, a_row, a_k, b + k * b_k, b_k, c, c_row);
+    return;
+  }
+  constexpr int N = R > 2 || kSums < 8 ? 2 : 4;
+  i64 j = 0;
+  for (; j + N <= columns; j += N) add_dots<R, N>(depth, a, a_row, b + j * b_column, b_column, c + j, c_row);
+  for (; j < columns; ++j)
+    for (int r = 0; r < R; ++r) {
+      T sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (i64 k = 0; k < depth; ++k) sum += a[r * a_row + k] * T(b[j * b_column + k]);
+      c[r * c_row + j] += sum;
+    }
+}
+
 constexpr i64 kDepth = 256;  // of a panel: it stays in the first-level cache
 constexpr i64 kPanels = 4;   // packed together: whole lines of a row that lie next to each other
+constexpr i64 kFewRows = 4;  // for which packing does not pay
 
 // Panels of full width, where columns are next to each other: row by row.
 template <class T, class B>
@@ -538,6 +715,19 @@ template <class T, class B>
 __attribute__((noinline)) void product(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k,
                                        const B* b, i64 b_k, i64 b_column, T* c, i64 c_row, bool add, T* panel) {
   constexpr i64 W = kColumns<T>;
+  if (rows <= kFewRows && (b_column == 1 || (b_k == 1 && a_k == 1))) {
+    if (!add)
+      for (i64 r = 0; r < rows; ++r)
+        for (i64 j = 0; j < columns; ++j) c[r * c_row + j] = 0;
+    const auto streamed = [&](auto count) {
+      product_streamed<count>(columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row);
+      a += count * a_row, c += count * c_row;
+    };
+    if (rows >= 4) streamed(std::integral_constant<int, 4>{});
+    if (rows % 4 >= 2) streamed(std::integral_constant<int, 2>{});
+    if (rows % 2) streamed(std::integral_constant<int, 1>{});
+    return;
+  }
   for (i64 k = 0; k == 0 || k < depth; k += kDepth) {
     const i64 part = least(kDepth, depth - k);
     const T* const a_part = a + k * a_k;

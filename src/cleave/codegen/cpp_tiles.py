@@ -108,7 +108,16 @@ class Product:
     panel: Room | None = None
 
 
-Item = Nest | Product | Pass
+@dataclass(eq=False, slots=True)
+class Rows:
+    """The positions of a block one after the other: all items run for one position of `indices` before those
+    of the next, so that what they hand on stays in the first-level cache."""
+
+    indices: tuple[Index, ...]
+    items: list[Item]
+
+
+Item = Nest | Product | Pass | Rows
 
 
 @dataclass(eq=False, slots=True)
@@ -121,14 +130,18 @@ class Room:
     offset: int = 0
 
 
-def resolve(kernel: Kernel, known: Callable[[Dim], int | None]) -> list[Op | Pass]:
-    """The body of a kernel; operations that nothing uses are left out. `known` gives sizes."""
+def resolve(
+    kernel: Kernel, known: Callable[[Dim], int | None], rows: Sequence[Index] = ()
+) -> list[Op | Pass]:
+    """The body of a kernel; operations that nothing uses are left out. `known` gives sizes; of `rows` there
+    is one position at a time."""
 
     def capped(index: Index, tile: int) -> int:
         size = known(index.dim)
         return tile if size is None else min(tile, size)
 
     caps = {axis.index: capped(axis.index, axis.tile) for axis in (*kernel.grid, *kernel.whole)}
+    caps.update(dict.fromkeys(rows, 1))
     ops = _Resolver(caps, {}).run(kernel.body)
     while _drop_unused(ops):
         pass

@@ -42,7 +42,10 @@ class Entry:
     """How one kernel is launched: `kernel` is its name in the tile program, `function` its name in the text.
     There is one block per tile of each grid axis (outermost first); C++ functions loop over the blocks
     themselves. `warps` and `stages` are wishes for a GPU. `early`: the kernel may start while the one before
-    it still runs, and waits by itself for what that one wrote."""
+    it still runs, and waits by itself for what that one wrote. `groups`: warp groups that compute beside a
+    warp that copies, of four warps each (written in Gluon), or 0. `persistent`: a block does one tile of the
+    grid after another, so that one block per core is enough. `beside`: how many further kernels of the tile
+    program, the next ones, run in the same launch (`codegen.together`)."""
 
     kernel: str
     function: str
@@ -51,6 +54,9 @@ class Entry:
     warps: int = 4
     stages: int = 2
     early: bool = False
+    groups: int = 0
+    persistent: bool = False
+    beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)

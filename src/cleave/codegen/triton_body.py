@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cleave.codegen.triton_ahead import Counter, may_run_ahead, run_ahead
 from cleave.codegen.triton_maps import (
+    NARROW_LIMIT,
+    NARROW_WEIGHT,
     TYPES,
     convert,
     literal_tile,
@@ -24,7 +27,7 @@ from cleave.codegen.triton_scope import Scope, is_number
 from cleave.codegen.triton_text import Line, Nested
 from cleave.codegen.triton_tiles import Roles, Span, Tile, power_of_two, roles_of, uses_of
 from cleave.errors import Bug, Infeasible
-from cleave.ir.dims import Index
+from cleave.ir.dims import Extent, Index
 from cleave.schedule.tiles import (
     Carry,
     Compute,
@@ -41,10 +44,12 @@ from cleave.schedule.tiles import (
 
 
 class Body:
-    """Writes the statements of one kernel. `precision` is Triton's `input_precision` for float32 dots."""
+    """Writes the statements of one kernel. `precision` is Triton's `input_precision` for float32 dots; loads
+    of loops that carry state are `ahead` steps early."""
 
-    def __init__(self, precision: str) -> None:
+    def __init__(self, precision: str, ahead: int = 0) -> None:
         self.precision = precision
+        self.ahead = ahead
 
     def write(self, scope: Scope, body: Sequence[Statement]) -> None:
         """Write statements in order."""
@@ -82,6 +87,9 @@ class Body:
                 text = scope.params.extent(size)
                 if is_number(text):
                     return literal_tile(int(text), dtype)
+                weight = weight_of(scope.params.flat(size))
+                if dtype == "i64" and weight <= NARROW_WEIGHT:
+                    return Tile(text if text.isidentifier() else scope.line(out, text), dtype, weight=weight)
                 return Tile(scope.line(out, f"tl.cast({text}, {TYPES[dtype]})"), dtype)
             case Compute():
                 return self.compute(scope, statement)
@@ -331,7 +339,14 @@ class Body:
         how = f"  # {index.dim}" + (", every tile full" if statement.exact and tile > 1 else "")
         inner.lines += self.updates(inner, statement.updates)
         carried = tuple(scope.values[target].text for target, _ in statement.updates)
-        scope.lines.append(Nested(head + how, inner.lines, carried))
+        lines = inner.lines
+        if self.ahead and may_run_ahead(statement):
+            outputs = (t for t in scope.params.tensors.values() if t.role != "input")
+            written = frozenset(scope.params.pointer(t.name) for t in outputs if t.role != "scalar")
+            before, lines, more = run_ahead(inner, lines, Counter(at, start, stop), self.ahead, written)
+            scope.lines += before
+            carried += more
+        scope.lines.append(Nested(head + how, lines, carried))
 
     def updates(self, scope: Scope, updates: Sequence[tuple[str, str]]) -> list[Line]:
         """Assignments to accumulators, all at once."""
@@ -360,6 +375,12 @@ class Body:
         tests = [f"{scope.spans[index].start} == 0" for index in statement.first]
         test = tests[0] if len(tests) == 1 else " & ".join(f"({t})" for t in tests)
         scope.lines.append(Nested(f"if {test}:", [call]))
+
+
+def weight_of(size: Extent) -> int:
+    """How many sizes the magnitude of a size may add up to."""
+    const = 1 if 0 < abs(size.const) < NARROW_LIMIT else 0 if size.const == 0 else NARROW_WEIGHT + 1
+    return sum(abs(c) for _, c in size.terms) + const
 
 
 def fused_dots(body: Sequence[Statement]) -> frozenset[str]:

@@ -151,11 +151,15 @@ class Scope:
         self.values: dict[str, Tile] = {}
         self._shared: dict[str, str] = {}
 
-    def inner(self) -> Scope:
-        """The scope of a loop's body."""
-        scope = Scope(self.params, self.lanes, self.index_names, self.names.inner())
+    def inner(self, names: Names | None = None) -> Scope:
+        """The scope of a loop's body, where what `names` has given away is taken too."""
+        scope = self.opened((names or self.names).inner())
         scope.spans, scope.values, scope._shared = dict(self.spans), dict(self.values), dict(self._shared)
         return scope
+
+    def opened(self, names: Names) -> Scope:
+        """An empty scope of the same kernel."""
+        return Scope(self.params, self.lanes, self.index_names, names)
 
     @property
     def tiles(self) -> dict[Index, int]:
@@ -240,10 +244,14 @@ class Scope:
         mask = "" if span.full else f"({span.start} < {span.limit})"
         return replace(span, position=span.start, end=end if span.full else span.limit, mask=mask)
 
+    def block(self, lane: int, length: int) -> str:
+        """The numbers of a lane's positions."""
+        return f"tl.arange(0, {length})"
+
     def _positions(self, lane: int) -> None:
         inside = self.lanes.inside(lane, self.tiles)
         length = self.lanes.length(lane, self.tiles)
-        block = f"tl.arange(0, {length})"
+        block = self.block(lane, length)
         if len(inside) > 1:
             block = self.line("_".join(self.index_names[i] for i in inside), block)
         after, covered, outermost = 1, 1, next(iter(inside))

@@ -73,6 +73,8 @@ class Lanes:
     members: tuple[tuple[Index, ...], ...]
     of: Mapping[Index, int]
     dots: frozenset[int]
+    exact: frozenset[int] = frozenset()
+    """Lanes whose length is what it is, because no block has all of it."""
 
     def over(self, indices: Iterable[Index], tiles: Mapping[Index, int]) -> tuple[int, ...]:
         """The lanes of some indices, in order; scalars have none."""
@@ -87,6 +89,8 @@ class Lanes:
         total = 1
         for index in self.inside(lane, tiles):
             total *= tiles[index]
+        if lane in self.exact:
+            return total
         return max(power_of_two(total), DOT_LEAST if lane in self.dots else 1)
 
     def shape(self, lanes: Sequence[int], tiles: Mapping[Index, int]) -> tuple[int, ...]:
@@ -161,6 +165,11 @@ def first_tiles(kernel: Kernel) -> dict[Index, int]:
 
 
 Known = dict[str, tuple[tuple[Index, ...], str]]
+
+
+def lanes_of_dots(kernel: Kernel, lanes: Lanes) -> Iterator[Roles]:
+    """The roles of lanes in all contractions that dots do."""
+    return (roles for _, roles in _dots(kernel, lanes))
 
 
 def _dots(kernel: Kernel, lanes: Lanes) -> Iterator[tuple[ContractTile, Roles]]:

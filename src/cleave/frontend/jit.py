@@ -281,7 +281,7 @@ class Jit:
     def _tuned(self, captured: Captured, target: str) -> None:
         """Measure what each program could run as at the sizes of this call; the compile then uses it."""
         from cleave.frontend.tuning import tune_program
-        from cleave.runtime.tune import Limits
+        from cleave.runtime.tune_point import Limits
 
         steps = captured.program_steps
         for step in steps:

@@ -7,16 +7,19 @@ later processes compile with.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from cleave.algebra.search import search
-from cleave.errors import Infeasible, Invalid
+from cleave.errors import CleaveError, Infeasible, Invalid
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Dim
 from cleave.ir.precision import assign
@@ -25,7 +28,8 @@ from cleave.ir.text import print_program
 from cleave.knobs import knobs
 from cleave.pipeline import TARGETS, fits, usable
 from cleave.runtime.recipes import Recipe, candidate_digest, recipe_of, remember, save
-from cleave.runtime.tune import Choice, Limits, Point, Tuned, Watch, jobs_here, tune
+from cleave.runtime.tune import jobs_here, tune
+from cleave.runtime.tune_point import Choice, Limits, Point, Tuned, Watch
 from cleave.runtime.tune_process import Died, Late, Process
 from cleave.schedule.parse import parse_tiles
 from cleave.schedule.select import Ranked, best
@@ -86,18 +90,19 @@ def tune_all(
         raise Invalid(f"target {target!r} cannot be tuned", hint=f"one of {', '.join(COUNTS)}")
     if target == "cuda" and not torch.cuda.is_available():
         raise Invalid("target cuda: torch finds no GPU here", hint="target cpu")
-    jobs = (limits.jobs if limits else 0) or jobs_here()
-    points = points_of_all(wishes, target, count or COUNTS[target], jobs)
-    results = iter(tune([p for own in points for p in own], limits, watch=watch))
+    started, limits = time.monotonic(), limits or Limits()
+    jobs = limits.jobs or jobs_here()
     where = out if out is not None else knobs().data_dir / "recipes"
-    done: list[Done] = []
-    for own in points:
-        tuned = tuple(next(results) for _ in own)
+    places = [n for n, wish in enumerate(wishes) for _ in wish.sizes]
+    found: dict[int, Tuned] = {}
+
+    def kept(place: int) -> Done:
+        """The recipe of a wish, from what is known by now."""
+        own = tuple(found[n] for n, wish in enumerate(places) if wish == place and n in found)
         try:
-            recipe = recipe_of(tuned)
+            recipe = recipe_of(own)
         except Invalid as error:
-            done.append(Done(tuned, None, None, str(error)))
-            continue
+            return Done(own, None, None, str(error))
         path: Path | None = None
         try:
             path = save(recipe, where)
@@ -105,8 +110,15 @@ def tune_all(
             if out is not None:
                 raise Invalid(f"{out} cannot be written: {error.strerror}") from error
         remember(recipe, path or where)
-        done.append(Done(tuned, recipe, path))
-    return done
+        return Done(own, recipe, path)
+
+    def each(number: int, tuned: Tuned) -> None:
+        found[number] = tuned
+        kept(places[number])  # a tuner that is killed leaves what it has
+
+    with planned(wishes, target, count or COUNTS[target], jobs) as points:
+        tune(points, limits, watch=watch, started=started, target=target, each=each)
+    return [kept(place) for place in range(len(wishes))]
 
 
 def points_for(wish: Wish, target: str, count: int) -> list[Point]:
@@ -126,7 +138,12 @@ def points_for(wish: Wish, target: str, count: int) -> list[Point]:
 
 def candidates_of(program: Program) -> tuple[Candidate, ...]:
     """What the settings allow to compute instead of a program."""
-    found = search(program, reassociate=knobs().reassociate, numerics=knobs().numerics)
+    return _candidates(program, knobs().reassociate, knobs().numerics)
+
+
+@functools.lru_cache(maxsize=2)
+def _candidates(program: Program, reassociate: bool, numerics: str) -> tuple[Candidate, ...]:
+    found = search(program, reassociate=reassociate, numerics=numerics)
     return tuple(assign(c, program) for c in usable(program, found.candidates))
 
 
@@ -141,16 +158,32 @@ def bound_sizes(wish: Wish) -> list[dict[Dim, int]]:
 
 
 def points_of_all(wishes: Sequence[Wish], target: str, count: int, jobs: int) -> list[list[Point]]:
-    """The points of all wishes; where there are many they are worked out in processes of their own. One that
-    fails there has nothing to measure."""
-    total = sum(len(wish.sizes) for wish in wishes)
-    if total <= FEW or jobs == 1:
-        return [points_for(wish, target, count) for wish in wishes]
-    asked = [(wish, sizes) for wish in wishes for sizes in bound_sizes(wish)]
-    own = threading.local()
-    started: list[Process] = []
+    """The points of all wishes."""
+    with planned(wishes, target, count, jobs) as points:
+        found = iter([point.result() for point in points])
+    return [[next(found) for _ in wish.sizes] for wish in wishes]
 
-    def work(item: tuple[Wish, dict[Dim, int]]) -> Point:
+
+@contextmanager
+def planned(
+    wishes: Sequence[Wish], target: str, count: int, jobs: int
+) -> Generator[list[Future[Point]], None, None]:
+    """The points of all wishes while they are worked out: a few in a thread, many in processes of their own.
+    One that fails there has nothing to measure. Who leaves does not wait for the rest."""
+    asked = [(wish, sizes) for wish in wishes for sizes in bound_sizes(wish)]
+    few = len(asked) <= FEW or jobs == 1
+    started: list[Process] = []
+    own = threading.local()
+
+    def here(item: tuple[Wish, dict[Dim, int]]) -> Point:
+        with ThreadPoolExecutor(1) as apart:
+            made = apart.submit(points_for, Wish(item[0].program, (item[1],)), target, count)
+        error = made.exception()
+        if error is None or isinstance(error, CleaveError) or len(asked) == 1:
+            return made.result()[0]
+        return Point(item[0].program, target, item[1], (), f"{type(error).__name__}: {error}")
+
+    def elsewhere(item: tuple[Wish, dict[Dim, int]]) -> Point:
         wish, sizes = item
         program = wish.program
         if getattr(own, "process", None) is None:
@@ -158,21 +191,22 @@ def points_of_all(wishes: Sequence[Wish], target: str, count: int, jobs: int) ->
             started.append(own.process)
         named = {atom.name: sizes[atom] for atom in program.dynamic}
         message = {"program": print_program(program), "sizes": named, "target": target, "count": count}
+        why = ""
         try:
             choices = own.process.ask(message, PLAN_SECONDS)["choices"]
-        except (Died, Late):
+        except (Died, Late) as error:
             own.process = None
-            choices = []
+            choices, why = [], str(error) or f"not worked out within {PLAN_SECONDS:g} s"
         made = (Choice(parse_tiles(c["tiles"]), c["model"], c["candidate"], c["form"]) for c in choices)
-        return Point(program, target, sizes, tuple(made))
+        return Point(program, target, sizes, tuple(made), why)
 
+    pool = ThreadPoolExecutor(1 if few else min(jobs, len(asked)))
     try:
-        with ThreadPoolExecutor(min(jobs, total)) as pool:
-            points = iter(list(pool.map(work, asked)))
+        yield [pool.submit(here if few else elsewhere, item) for item in asked]
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)
         for process in started:
             process.kill()
-    return [[next(points) for _ in wish.sizes] for wish in wishes]
 
 
 def varied(

@@ -10,17 +10,18 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cleave.errors import Invalid
 from cleave.fusion.graph import Graph
 from cleave.fusion.rules import REASONS
-from cleave.fusion.units import State, Unit, start
+from cleave.fusion.state import State, start
+from cleave.fusion.units import Unit
 
 Numbers = tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Why not: a reason code, details in words, and the numbers that were compared."""
 
     code: str
@@ -29,6 +30,8 @@ class Verdict:
 
 
 ALLOWED = Verdict("OK")
+BLOCK = 128
+"""Results of a contraction that a block computes, for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Log:
     entries: list[Entry] = field(default_factory=list[Entry])
     last: dict[tuple[str, int, int], str] = field(default_factory=dict[tuple[str, int, int], str])
     notes: list[str] = field(default_factory=list[str])
+    made: tuple[Decision, ...] = ()
 
     def refuse(self, stage: str, producer: Unit, consumer: Unit, verdict: Verdict) -> None:
         """A refused edge."""
@@ -80,9 +84,16 @@ class Log:
         self.last.pop(edge, None)
         self.entries.append((*edge, Verdict("OK", "", numbers) if numbers else ALLOWED, action))
 
+    def rewind(self, count: int, last: dict[tuple[str, int, int], str]) -> None:
+        """Forget all entries but the first; `last` is what it was then."""
+        del self.entries[count:]
+        self.last, self.made = last, ()
+
     def decisions(self) -> tuple[Decision, ...]:
         """The records."""
-        return tuple(_decision(self.graph, e) for e in self.entries)
+        if len(self.made) != len(self.entries):
+            self.made = tuple(_decision(self.graph, e) for e in self.entries)
+        return self.made
 
 
 def _decision(graph: Graph, entry: Entry) -> Decision:
@@ -114,7 +125,10 @@ def apply(state: State, action: str, producer: Unit, consumer: Unit) -> None:
 
 def rows_of(producer: Unit, consumer: Unit) -> int:
     """How many rows a producer and a consumer have in common: the results of the smaller."""
-    return max(producer.row_count, consumer.row_count) or min(producer.root.elements, consumer.root.elements)
+    known = max(producer.row_count, consumer.row_count)
+    if not known and producer.root.opcode == "dot":
+        known = max(1, producer.root.elements // BLOCK)
+    return known or min(producer.root.elements, consumer.root.elements)
 
 
 def replay(graph: Graph, decisions: Iterable[Decision]) -> State:
@@ -124,6 +138,15 @@ def replay(graph: Graph, decisions: Iterable[Decision]) -> State:
     for d in decisions:
         if d.verdict:
             apply(state, d.action, state.unit_of(d.producer), state.unit_of(d.consumer))
+    return state
+
+
+def repeated(log: Log, count: int) -> State:
+    """The state that the first entries of a log lead to."""
+    state = start(log.graph)
+    for _, producer, consumer, _, action in log.entries[:count]:
+        if action:
+            apply(state, action, state.maker[producer], state.maker[consumer])
     return state
 
 

@@ -21,7 +21,8 @@ from cleave.fusion.opcodes import (
     tiled_transpose,
 )
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import EXPANDED, LOOP, MIXED, REUSED, State, Unit
+from cleave.fusion.state import State
+from cleave.fusion.units import EXPANDED, LOOP, MIXED, REUSED, Unit
 
 Why = Verdict | None
 
@@ -185,7 +186,7 @@ def code_dup(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
     v = producer.root
     if v.opcode == "broadcast" and not producer.is_group:
         return None
-    count = consumer.use(v.number).count
+    count = consumer.use(v.number).emissions
     if count > rules.emissions:
         return Verdict("CODE_DUP", "", (("emissions", count), ("limit", rules.emissions)))
     if v.opcode in CACHE_BREAKERS:
@@ -199,7 +200,7 @@ def code_dup(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
 
 def ir_size(rules: Rules, producer: Unit, consumer: Unit) -> Why:
     """`IR_TOO_LARGE`."""
-    times = consumer.use(producer.outputs[0]).count
+    times = consumer.use(producer.outputs[0]).emissions
     (size, splits), (own, own_splits) = producer.code(), consumer.code()
     total, cuts = size * times + own, splits * times + own_splits
     if rules.today:
@@ -244,19 +245,18 @@ def shapes(rules: Rules, one: Unit, two: Unit) -> Why:
     tiles = [u.kind != LOOP and bool(tiled_reduction(h)) for u, h in ((one, a), (two, b))]
     moves = [u.kind != LOOP and tiled_transpose(h) for u, h in ((one, a), (two, b))]
     left, right = loop_shape(one), loop_shape(two)
-    text = f"{left} and {right}"
     if any(tiles) and any(moves):
         return Verdict("SHAPE", "a tiled transpose beside a tiled reduction")
     if all(tiles):
         same = same_dims(left, right) and same_dims(a.shape, b.shape) and a.dims == b.dims
         inits = [h.operands[arity(h) :] for h in (a, b)]
         same = same and [o.shape.dims for o in inits[0]] == [o.shape.dims for o in inits[1]]
-        return None if same else Verdict("SHAPE", f"reductions of {text}")
+        return None if same else Verdict("SHAPE", f"reductions of {left} and {right}")
     if all(moves) and not same_dims(a.shape, b.shape):
-        return Verdict("SHAPE", f"transposes of {text}")
+        return Verdict("SHAPE", f"transposes of {left} and {right}")
     if same_dims(left, right):
         return None
     plain = all(s.order == tuple(range(len(s.dims) - 1, -1, -1)) for s in (left, right))
     if (rules.today or any(tiles) or any(moves)) and plain and left.elements == right.elements:
         return None
-    return Verdict("SHAPE", text)
+    return Verdict("SHAPE", f"{left} and {right}")

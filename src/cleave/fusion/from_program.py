@@ -9,7 +9,7 @@ Loops become one `while` with the body's graph and a `get-tuple-element` for eac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cleave.fusion.graph import Graph, Shape, Vertex, array
@@ -40,7 +40,8 @@ def graph_of(program: Program, sizes: Mapping[Dim, int] | None = None) -> Graph:
     """The graph of a program at given sizes of its dynamic dims (`TYPICAL` where not given)."""
     given: dict[Dim, int] = dict.fromkeys(program.dynamic, TYPICAL)
     given.update(sizes or {})
-    return _Builder(program, program.bind(given)).graph()
+    made = _Builder(program, program.bind(given)).graph()
+    return replace(made, source=(program, given))
 
 
 @dataclass(slots=True)

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 from cleave.errors import Invalid
 
 if TYPE_CHECKING:
+    from cleave.ir.dims import Dim
     from cleave.ir.ops import Node, Number
+    from cleave.ir.program import Program
 
 WIDTHS: Mapping[str, int] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u64": 8, "u32": 4,
@@ -118,6 +120,8 @@ class Graph:
     outputs: tuple[Vertex, ...]
     formed: tuple[Formed, ...] = ()
     carried: tuple[tuple[Vertex, Vertex], ...] = ()
+    source: tuple[Program, Mapping[Dim, int]] | None = None
+    """The program that the graph was made of, with the sizes of its dynamic dims."""
     users: tuple[tuple[int, ...], ...] = field(init=False, default=())
     by_name: Mapping[str, Vertex] = field(init=False, default_factory=dict[str, "Vertex"])
 

@@ -13,7 +13,8 @@ from cleave.fusion.edges import Why, budget, known, not_fusible, shapes
 from cleave.fusion.graph import row_major
 from cleave.fusion.opcodes import is_pointwise, tiled_reduction
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import LOOP, State, Unit
+from cleave.fusion.state import State
+from cleave.fusion.units import LOOP, Unit
 
 
 def horizontal_loop(state: State, rules: Rules, log: Log) -> bool:

@@ -22,7 +22,8 @@ from cleave.fusion.edges import (
 from cleave.fusion.graph import WIDTHS
 from cleave.fusion.opcodes import is_expensive
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import LOOP, REUSED, State, Unit
+from cleave.fusion.state import State
+from cleave.fusion.units import LOOP, REUSED, Unit
 
 
 def merger(state: State, rules: Rules, log: Log, by_bytes: bool) -> bool:

@@ -23,7 +23,8 @@ from cleave.fusion.edges import (
 from cleave.fusion.graph import WIDTHS, Shape
 from cleave.fusion.opcodes import is_scalar
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import INPUT, LOOP, State, Unit
+from cleave.fusion.state import State
+from cleave.fusion.units import INPUT, LOOP, Unit
 
 STAGE = "multi-output"
 MOST_MERGES = 500
@@ -46,11 +47,12 @@ class Reach:
         self.place: dict[int, int] = {u.key: n for n, u in enumerate(order)}
         self.partner: dict[int, int] = {}
         self.touched = self.merges = 0
+        place, maker = self.place, self.state.maker
         self.above: list[int] = []
         for n, unit in enumerate(order):
             mask = 1 << n
-            for operand in self.state.operands(unit):
-                mask |= self.above[self.place[operand.key]]
+            for operand in unit.operands:
+                mask |= self.above[place[maker[operand].key]]
             self.above.append(mask)
 
     def depends(self, unit: Unit, on: Unit) -> bool:

@@ -7,11 +7,11 @@ through the same scheduler and emitters as any program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cleave.errors import Bug
-from cleave.fusion.graph import sorted_by_need
+from cleave.fusion.graph import Graph, sorted_by_need
 from cleave.fusion.planning import Group, Plan
 from cleave.ir.dims import Atom, Extent, atoms_of
 from cleave.ir.ops import Access, Const, Input, Node, Position, Scalar, SizeOf, input_node
@@ -35,7 +35,12 @@ class Piece:
 
 def pieces_of(plan: Plan, program: Program) -> tuple[Piece, ...]:
     """The pieces of a plan that was made for this program's graph, in the order to run them."""
-    groups = [g for g in plan.groups if any(_own(g))]
+    return pieces_of_groups(plan.groups, plan.graph, program)
+
+
+def pieces_of_groups(every: Sequence[Group], graph: Graph, program: Program) -> tuple[Piece, ...]:
+    """The pieces of a plan's groups."""
+    groups = [g for g in every if any(_own(g))]
     owner: dict[Node, Group] = {}
     for group in groups:
         for node in (o.node for o in group.outputs if o.node is not None):
@@ -58,7 +63,7 @@ def pieces_of(plan: Plan, program: Program) -> tuple[Piece, ...]:
         f"the plan for {program.name}",
     )
     by_name = {g.name: g for g in groups}
-    labels = _labels(plan)
+    labels = _labels(graph)
     made = [_piece(program, by_name[name], read, owner, labels) for name in order]
     return tuple(p for p in made if p.writes)
 
@@ -88,8 +93,8 @@ def _needs(group: Group) -> tuple[Node, ...]:
     return tuple(n for n in order if n in found)
 
 
-def _labels(plan: Plan) -> Mapping[Node, str]:
-    return {v.node: "t_" + v.name.replace(".", "_") for v in plan.graph.vertices if v.node is not None}
+def _labels(graph: Graph) -> Mapping[Node, str]:
+    return {v.node: "t_" + v.name.replace(".", "_") for v in graph.vertices if v.node is not None}
 
 
 def _piece(

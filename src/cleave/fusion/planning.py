@@ -22,8 +22,10 @@ from cleave.fusion.notation import unknown_in
 from cleave.fusion.opcodes import is_bitcast
 from cleave.fusion.ours import best_plan
 from cleave.fusion.rules import Rules
+from cleave.fusion.state import State, check, start
 from cleave.fusion.strategies import Strategy, run, strategy_named
-from cleave.fusion.units import State, Unit, check, start
+from cleave.fusion.units import Unit
+from cleave.ir.ops import Position
 
 SILENT = frozenset({"parameter", "constant", "get-tuple-element", "tuple"})
 """Top-level vertices that no kernel computes."""
@@ -76,9 +78,14 @@ class Plan:
     strategy: Strategy
     rules: Rules
     groups: tuple[Group, ...]
-    decisions: tuple[Decision, ...]
+    log: Log = field(repr=False, compare=False)
     notes: tuple[str, ...] = ()
     state: State = field(repr=False, compare=False, default_factory=lambda: start(Graph("", (), ())))
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every considered edge, in order."""
+        return self.log.decisions()
 
     @property
     def totals(self) -> Totals:
@@ -149,7 +156,7 @@ def finished(state: State, log: Log, strategy: Strategy, rules: Rules) -> Plan:
         names = sorted({v.opcode for v in unknown})
         notes.append(f"operations that no rule knows are left alone: {', '.join(names[:10])}")
     groups = tuple(group_of(u) for u in state.post_order())
-    return Plan(graph, strategy, rules, groups, log.decisions(), tuple(notes), state)
+    return Plan(graph, strategy, rules, groups, log, tuple(notes), state)
 
 
 def group_of(unit: Unit) -> Group:
@@ -168,6 +175,8 @@ def group_of(unit: Unit) -> Group:
 
 def is_free(v: Vertex) -> bool:
     """What costs nothing alone: no kernel computes it."""
+    if v.node is not None and isinstance(v.node.op, Position):
+        return True  # whoever reads it computes it
     return v.opcode in SILENT or is_bitcast(v) or (v.view and v.opcode != "gather")
 
 

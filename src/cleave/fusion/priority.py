@@ -7,21 +7,20 @@ by today's model; after each step the keys of what changed are computed afresh. 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from math import inf
 
 from cleave.fusion.cost import is_reduction_epilogue, time_alone, time_with
 from cleave.fusion.decisions import Log, Numbers, Verdict, apply
 from cleave.fusion.edges import Why, budget, ir_size, kinds, known, not_fusible
 from cleave.fusion.opcodes import (
-    POINTWISE,
     input_fusible,
     keeps_width,
     loop_fusible,
     tiled_reduction,
 )
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import INPUT, LOOP, State, Unit
+from cleave.fusion.state import State
+from cleave.fusion.units import INPUT, LOOP, Unit
 
 STAGE = "priority"
 SMALL_REDUCTION = 16
@@ -33,7 +32,7 @@ def priority(state: State, rules: Rules, log: Log) -> bool:
     changed = False
     while (unit := queue.pop()) is not None:
         users = targets(state, unit)
-        numbers = queue.numbers.get(unit.key, ())
+        numbers: Numbers = (("saved us", queue.saved[unit.key] * 1e6),)
         for user in users:
             log.accept(STAGE, "fuse", unit, user, numbers)
             apply(state, "fuse", unit, user)
@@ -49,16 +48,11 @@ def fusible_bitcast(unit: Unit) -> bool:
 
 def targets(state: State, unit: Unit) -> list[Unit]:
     """The users that a producer would go into."""
-    return [u for u in state.users(unit) if not fusible_bitcast(u)]
+    return [u for u in state.users(unit) if u.root.opcode != "bitcast" or not fusible_bitcast(u)]
 
 
-@dataclass(slots=True)
-class _Pair:
-    """What is known of an edge, for one state of its two units."""
-
-    versions: tuple[int, int]
-    why: Why
-    gain: float
+_Pair = tuple[int, int, Why, float]
+"""What is known of an edge, for one state (two versions) of its two units: a reason against, the gain."""
 
 
 class _Queue:
@@ -68,7 +62,7 @@ class _Queue:
         self.state, self.rules, self.log = state, rules, log
         self.heap: list[tuple[float, int, int, int]] = []
         self.stamp: dict[int, int] = {}
-        self.numbers: dict[int, Numbers] = {}
+        self.saved: dict[int, float] = {}
         self.pairs: dict[tuple[int, int], _Pair] = {}
         for unit in list(state.units.values()):
             self.put(unit)
@@ -84,19 +78,29 @@ class _Queue:
     def put(self, unit: Unit) -> None:
         """Key a producer afresh."""
         self.stamp[unit.key] = stamp = self.stamp.get(unit.key, 0) + 1
-        if unit.root.opcode in ("parameter", "constant") and not unit.is_group:
-            return
-        if self.state.is_root(unit):
+        if not unit.kind and unit.root.opcode in ("parameter", "constant"):
             return
         users = targets(self.state, unit)
-        why, at = self._barred(unit, users)
-        if why is not None:
-            if at is not unit:
-                self.log.refuse(STAGE, unit, at, why)
+        if not users or self.state.is_root(unit):
             return
-        gain = inf if fusible_bitcast(unit) else self._gain(unit, users)
+        if self.state.in_tuple(unit):
+            self.log.refuse(STAGE, unit, users[0], not_fusible(f"{unit.name} is a result"))
+            return
+        gain = 0.0
+        for user in users:
+            found = self.pairs.get((unit.key, user.key))
+            if found is None or found[0] != unit.version or found[1] != user.version:
+                found = self._pair(unit, user)
+            if found[2] is not None:
+                self.log.refuse(STAGE, unit, user, found[2])
+                return
+            gain += found[3]
+        gain += self.rules.device.launch + time_alone(unit, self.rules)
+        if fusible_bitcast(unit):
+            gain = inf
+        self.saved[unit.key] = gain
         if gain < 0:
-            self.log.refuse(STAGE, unit, users[0], Verdict("SLOWER", "", self.numbers[unit.key]))
+            self.log.refuse(STAGE, unit, users[0], Verdict("SLOWER", "", (("saved us", gain * 1e6),)))
             return
         heapq.heappush(self.heap, (-gain, -unit.root.number, unit.key, stamp))
 
@@ -111,34 +115,12 @@ class _Queue:
         for unit in changed.values():
             self.put(unit)
 
-    def _barred(self, unit: Unit, users: list[Unit]) -> tuple[Why, Unit]:
-        if not users:
-            return Verdict("NO_USERS", "only bitcasts"), unit
-        if self.state.in_tuple(unit):
-            return not_fusible(f"{unit.name} is a result"), users[0]
-        for user in users:
-            why = self._pair(unit, user).why
-            if why is not None:
-                return why, user
-        return None, unit
-
     def _pair(self, unit: Unit, user: Unit) -> _Pair:
-        found = self.pairs.get((unit.key, user.key))
-        versions = (unit.version, user.version)
-        if found is None or found.versions != versions:
-            why = edge(self.state, self.rules, unit, user)
-            gain = 0.0
-            if why is None:
-                gain = time_alone(user, self.rules) - time_with(unit, user, self.rules)
-                versions = (unit.version, user.version)
-            found = self.pairs[(unit.key, user.key)] = _Pair(versions, why, gain)
+        why, gain = edge(self.state, self.rules, unit, user), 0.0
+        if why is None:
+            gain = time_alone(user, self.rules) - time_with(unit, user, self.rules)
+        found = self.pairs[(unit.key, user.key)] = (unit.version, user.version, why, gain)
         return found
-
-    def _gain(self, unit: Unit, users: list[Unit]) -> float:
-        gain = self.rules.device.launch + time_alone(unit, self.rules)
-        gain += sum(self._pair(unit, user).gain for user in users)
-        self.numbers[unit.key] = (("saved us", gain * 1e6),)
-        return gain
 
 
 def fusible(unit: Unit) -> bool:
@@ -155,8 +137,12 @@ def fusible(unit: Unit) -> bool:
 
 def edge(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
     """The checks of an edge, in order."""
-    if _plain(producer) and _plain(consumer):  # most edges of most graphs; nothing below refuses these
-        return None
+    if not producer.odd and not consumer.odd:  # most edges of most graphs
+        if not producer.kind and not consumer.kind:
+            return None
+        if producer.is_multi:
+            return kinds(rules, producer, consumer)
+        return budget(rules, producer, consumer, vertical=True) or ir_size(rules, producer, consumer)
     for unit in (producer, consumer):
         if (why := known(state, unit)) is not None:
             return why
@@ -170,13 +156,6 @@ def edge(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
         or kinds(rules, producer, consumer)
         or budget(rules, producer, consumer, vertical=True)
         or ir_size(rules, producer, consumer)
-    )
-
-
-def _plain(unit: Unit) -> bool:
-    v = unit.root
-    return (
-        not unit.kind and v.opcode in POINTWISE and v.opcode != "copy" and not v.effect and bool(v.operands)
     )
 
 

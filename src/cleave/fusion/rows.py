@@ -14,7 +14,8 @@ from cleave.fusion.graph import Vertex
 from cleave.fusion.multi_output import Reach
 from cleave.fusion.opcodes import POINTWISE
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import ROWS, State, Unit
+from cleave.fusion.state import State
+from cleave.fusion.units import ROWS, Unit
 
 STAGE = "rows"
 KEPT_BYTES = 64 << 10

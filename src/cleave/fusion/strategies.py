@@ -17,7 +17,7 @@ from cleave.fusion.merger import merger
 from cleave.fusion.multi_output import multi_output
 from cleave.fusion.priority import priority
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import State, check
+from cleave.fusion.state import State
 from cleave.fusion.vertical import vertical
 
 Pass = Callable[[State, Rules, Log], bool]
@@ -105,7 +105,6 @@ def run(state: State, strategy: Strategy, rules: Rules, log: Log) -> None:
     early = [p for p in strategy.passes if p not in LATE]
     for group in (early, [p for p in strategy.passes if p in LATE]):
         _fixpoint(state, group, rules, log)
-    check(state)
 
 
 def _fixpoint(state: State, passes: list[str], rules: Rules, log: Log) -> None:

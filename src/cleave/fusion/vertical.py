@@ -21,7 +21,8 @@ from cleave.fusion.edges import (
 )
 from cleave.fusion.opcodes import base_fusible, is_scalar, true_rank
 from cleave.fusion.rules import Rules
-from cleave.fusion.units import State, Unit
+from cleave.fusion.state import State
+from cleave.fusion.units import Unit
 
 LASTING = frozenset({"ROOT", "NOT_FUSIBLE", "DUP_GLOBAL", "REUSE_EXPENSIVE", "UNCOALESCED", "HEAVY", "SMEM"})
 """Reasons that stay true while the consumer grows."""

@@ -27,6 +27,9 @@ class Atom:
 
     name: str
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -84,6 +87,10 @@ class Index:
 
     dim: Dim
     number: int
+
+    def __hash__(self) -> int:
+        """Numbers nearly always tell indices apart, and indices are looked up all the time."""
+        return self.number
 
     def __str__(self) -> str:
         return f"{self.dim}#{self.number}"

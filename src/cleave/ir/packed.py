@@ -2,8 +2,9 @@
 
 Every object is one record, after what it is made of; what occurs twice is one record, so that the shared
 nodes of many candidates are written once. `unpack(pack(x))` equals `x`, nodes are the same objects (they are
-interned by their digest). Records are not checked again: only bytes whose integrity is known may be unpacked
-(`runtime.cache` compares their digest), and only by the code that packed them.
+interned by their digest). A node of a pointwise operation, by far the most there is, is one record with its
+operation and what it reads. Records are not checked again: only bytes whose integrity is known may be
+unpacked (`runtime.cache` compares their digest), and only by the code that packed them.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any, TypeVar, cast
 
 from cleave.errors import Bug
 from cleave.ir import candidate, dims, ops, program
-from cleave.ir.ops import Node, intern_trusted
+from cleave.ir.ops import Access, Map, Node, intern_trusted
 
-TUPLE, MAPPING, RATIO, FIRST = range(4)
+TUPLE, MAPPING, RATIO, MAPPED, FIRST = range(5)
 """What a record is; from `FIRST` on, an object of a class. It names its parts by number: first the literals,
 then the records in order."""
 
@@ -55,13 +56,26 @@ def unpack(data: bytes, *more: type) -> Any:
     """What `pack` was given, with the same `more`."""
     made, records, top = cast(Packed, marshal.loads(data))
     add, at = made.append, made.__getitem__
-    blank = cast(Callable[[type], object], object.__new__)
+    blank = cast(Callable[[type], Any], object.__new__)
     setters: dict[int, tuple[type, list[Setter]]] = {
         FIRST + n: (cls, setters_of(cls)) for n, cls in enumerate((*OWN, *more))
     }
     of_node = FIRST + OWN.index(Node)
+    (put_node, put_terms), (put_fn, put_args) = setters_of(Access), setters_of(Map)
     for kind, payload in records:
-        if kind == TUPLE:
+        if kind == MAPPED:
+            fn, axes, dtype, digest, *reads = map(at, payload)
+            args: list[Access] = []
+            for node, terms in zip(reads[::2], reads[1::2], strict=True):
+                access = blank(Access)
+                put_node(access, node)
+                put_terms(access, terms)
+                args.append(access)
+            op = blank(Map)
+            put_fn(op, fn)
+            put_args(op, tuple(args))
+            add(intern_trusted(op, axes, dtype, digest))
+        elif kind == TUPLE:
             add(tuple(map(at, payload)))
         elif kind == of_node:
             add(intern_trusted(*map(at, payload)))
@@ -155,6 +169,9 @@ class _Packer:
         if isinstance(value, Mapping):
             pairs = cast(Mapping[object, object], value)
             return [part for pair in pairs.items() for part in pair]
+        if isinstance(value, Node) and isinstance(value.op, Map):
+            reads = [part for a in value.op.args for part in (a.node, a.terms)]
+            return [value.op.fn, value.axes, value.dtype, value.digest, *reads]
         names = self.names.get(type(value))
         return [] if names is None else [getattr(value, name) for name in names]
 
@@ -164,6 +181,8 @@ class _Packer:
                 return RATIO, (value.numerator, value.denominator)
             case tuple():
                 return TUPLE, refs
+            case Node(op=Map()):
+                return MAPPED, refs
             case Mapping():
                 return MAPPING, tuple(zip(refs[::2], refs[1::2], strict=True))
             case _:

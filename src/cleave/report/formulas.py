@@ -51,6 +51,10 @@ def _defined(node: Node, names: Mapping[Node, str]) -> str:
     return _Formula({n: text for n, text in names.items() if n is not node}).text(node)[0]
 
 
+def _is_minus(node: Node) -> bool:
+    return isinstance(node.op, Map) and node.op.fn in ("sub", "div")
+
+
 class _Formula:
     """Texts of nodes, and how tightly their outermost operators bind. `names` are not looked into."""
 
@@ -75,7 +79,8 @@ class _Formula:
                 return self.text(args[0].node)
             case Map(fn, args) if fn in INFIX:
                 sign, level = INFIX[fn]
-                tighter = level + (fn in ("sub", "div"))
+                # Rounding knows no associativity: a + (b - c) is not (a + b) - c.
+                tighter = level + (fn in ("sub", "div") or _is_minus(args[1].node))
                 return (
                     f"{self._wrapped(args[0].node, level)} {sign} {self._wrapped(args[1].node, tighter)}",
                     level,

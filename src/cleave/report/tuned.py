@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from cleave.frontend.tuning import Done
-from cleave.runtime.tune import Event, Tuned, Watch
+from cleave.runtime.tune_point import Event, Tuned, Watch
 from cleave.runtime.tune_store import RIGHT
+
+EVERY = 1.5
+"""Seconds after which a line is due where lines are shown."""
 
 
 @contextmanager
@@ -19,7 +24,7 @@ def shown(titles: Sequence[str], quiet: bool) -> Iterator[Watch]:
         yield lambda event: None
         return
     if not sys.stderr.isatty():
-        yield _Lines(titles)
+        yield Lines(titles)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -37,18 +42,27 @@ def shown(titles: Sequence[str], quiet: bool) -> Iterator[Watch]:
         yield watch
 
 
-class _Lines:
-    """A line for each point that begins."""
+class Lines:
+    """A line when a point begins and when one is faster than all before, and every two seconds."""
 
     def __init__(self, titles: Sequence[str]) -> None:
-        self.titles, self.last = titles, -1
+        self.titles, self.point, self.best = titles, -1, math.inf
+        self.begun = time.monotonic()
+        self.last = -math.inf
 
     def __call__(self, event: Event) -> None:
-        if event.point != self.last:
-            self.last = event.point
-            print(
-                f"[{event.point + 1}/{event.points}] {self.titles[event.point]}", file=sys.stderr, flush=True
-            )
+        now = time.monotonic()
+        best = event.best if event.best is not None else math.inf
+        if event.point != self.point:
+            self.point, self.best = event.point, math.inf
+        elif best >= self.best and now - self.last < EVERY:
+            return
+        self.last, self.best = now, min(best, self.best)
+        told = f"{event.done} of {event.total}"
+        if event.best is not None:
+            told += f", best {event.best * 1e6:.1f} us"
+        head = f"[{event.point + 1}/{event.points}] {self.titles[event.point]} at {now - self.begun:.1f} s"
+        print(f"{head}: {told}; {event.what}; {event.left:.0f} s left", file=sys.stderr, flush=True)
 
 
 def title_of(tuned: Tuned) -> str:
@@ -99,7 +113,9 @@ def as_data(done: Sequence[Done]) -> list[dict[str, object]]:
             "results": [
                 {
                     "status": r.measured.status,
-                    "us": r.measured.seconds * 1e6 if r.measured.seconds is not None else None,
+                    "us": r.measured.seconds * 1e6
+                    if r.measured.status == RIGHT and r.measured.seconds
+                    else None,
                     "model_us": r.choice.model * 1e6,
                     "error": r.measured.error,
                     "detail": r.measured.detail,

@@ -26,13 +26,12 @@ def public_empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtyp
     return torch.empty_strided(shape, strides, dtype=dtype, device=CPU)
 
 
-def allocator() -> Empty:
-    """What makes new tensors: the one that PyTorch's own compiled code uses, half as dear as the public one,
-    unless memory is to be filled."""
-    if torch._C._get_deterministic_algorithms():
-        return public_empty
-    quick: Any = torch._C
-    return getattr(quick._dynamo.guards, "_empty_strided_cpu", public_empty)
+deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
+"""Whether new memory may have to be filled."""
+_torch: Any = torch._C
+_guards = _torch._dynamo.guards
+quick_empty: Empty = getattr(_guards, "_empty_strided_cpu", public_empty)
+"""What PyTorch's own compiled code makes new tensors with, half as dear as the public function."""
 
 
 def caller_text(
@@ -43,13 +42,15 @@ def caller_text(
     arguments and holes, and takes the number of threads last."""
     names = [f"{'t' if tensor else 'n'}{place}" for place, tensor in enumerate(tensors)]
     fresh = range(inputs, len(tensors))
-    lines = [f"def make(functions, shapes, numbers, empty, threads, failed):"]  # noqa: F541
+    lines = ["def make(functions, shapes, numbers, quick, careful, filled, threads, failed):"]
     lines += [f"    f{k} = functions[{k}]" for k in range(len(kernels))]
     lines += [f"    s{v}, d{v}, k{v} = shapes[{n}]" for n, v in enumerate(fresh)]
     for k, (count, holes) in enumerate(kernels):
         filled = {place for place, _ in holes}
         lines += [f"    c{k}_{a} = numbers[{k}][{a}]" for a in range(count - 1) if a not in filled]
     lines.append(f"    def call({', '.join(names[:inputs])}):")
+    if fresh:
+        lines.append("        empty = careful if filled() else quick")
     lines += [f"        t{v} = empty(s{v}, d{v}, k{v})" for v in fresh]
     used = sorted({value for _, holes in kernels for _, value in holes if tensors[value]})
     lines += [f"        p{v} = t{v}.data_ptr()" for v in used]
@@ -85,6 +86,7 @@ def caller_maker(
         raise CleaveError(f"program {name}: no memory for the scratch of its kernels")
 
     def make(functions: Sequence[Any], shapes: Sequence[Any], numbers: Sequence[Any]) -> Call:
-        return scope["make"](functions, shapes, numbers, allocator(), torch.get_num_threads, failed)
+        how = (quick_empty, public_empty, deterministic)
+        return scope["make"](functions, shapes, numbers, *how, torch.get_num_threads, failed)
 
     return make

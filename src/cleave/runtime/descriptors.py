@@ -50,19 +50,37 @@ def allowed(argument: Argument, lengths: Sequence[int], strides: Sequence[int], 
 class Described:
     """Makes the descriptors of one argument: everything but the address is fixed."""
 
-    def __init__(self, argument: Argument, lengths: Sequence[int], strides: Sequence[int]) -> None:
+    def __init__(
+        self, argument: Argument, lengths: Sequence[int], strides: Sequence[int], layout: Any = None
+    ) -> None:
+        """`layout` is that of the tiles in shared memory, which kernels with warp groups choose."""
         self.shape, self.strides, self.block = list(lengths), list(strides), list(argument.block)
+        self.layout = layout
         self.form: Any = None
 
     def of(self, tensor: Any) -> Any:
-        """The descriptor of a torch tensor."""
-        if self.form is None:
-            from triton.tools.tensor_descriptor import TensorDescriptor
-
-            self.form = TensorDescriptor(tensor, self.shape, self.strides, self.block)
-            made, self.form = self.form, copy.copy(self.form)
-            self.form.base = None  # the form must not keep the tensor's memory
-            return made
-        made = copy.copy(self.form)
+        """The descriptor of a torch tensor. Threads may ask at once."""
+        form = self.form
+        if form is None:
+            form = copy.copy(self._made(tensor))
+            form.base = None  # the form must not keep the tensor's memory
+            self.form = form
+        made = copy.copy(form)
         made.base = tensor
         return made
+
+    def bare(self, base: Any) -> Any:
+        """A descriptor with another base than a tensor."""
+        made = copy.copy(self.form)
+        made.base = base
+        return made
+
+    def _made(self, tensor: Any) -> Any:
+        form = (tensor, self.shape, self.strides, self.block)
+        if self.layout is None:
+            from triton.tools.tensor_descriptor import TensorDescriptor
+
+            return TensorDescriptor(*form)
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as Grouped
+
+        return Grouped(*form, self.layout)

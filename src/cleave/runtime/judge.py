@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import torch
 
 from cleave.errors import Bug, Infeasible
-from cleave.ir.dims import Dim, Gather, Index, Inject, Join, Lookup, Term, Union, size_of
+from cleave.ir.dims import Atom, Dim, Gather, Index, Inject, Join, Lookup, Term, Union, size_of
 from cleave.ir.ops import (
     FLOATS,
     Access,
@@ -40,6 +41,8 @@ Outputs = tuple[torch.Tensor, ...]
 
 MOST_BYTES = {"cpu": 1 << 30, "cuda": 40 << 30}
 """What values may take in float64, those that are held at once together."""
+MOST_WINDOWS = 64
+"""Into so many parts the values are cut at most, if they are more than that."""
 ULP = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 NUMBERS: Mapping[str, Value] = {"f32": 0.7310585786300049, "f64": 0.7310585786300049, "bool": True}
 
@@ -133,27 +136,96 @@ def evaluate(
     device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
     order = sort_nodes(o.node for o in program.outputs)
     over = _over_after(program, order)
-    bytes_needed = _peak_bytes(order, over, sizes)
-    if bytes_needed > MOST_BYTES.get(device.type, 1 << 30):
-        raise Infeasible(f"{bytes_needed >> 20} MiB of float64 values are too many to check against")
-    meaning = _Meaning(sizes, floats, device)
+    windows = _windows(program, order, over, sizes, MOST_BYTES.get(device.type, 1 << 30))
+    parts = [_part(program, args, order, over, _Meaning(sizes, floats, device, w)) for w in windows]
+    found: list[torch.Tensor] = []
+    for place, output in enumerate(program.outputs):
+        pieces = [part[place] for part in parts]
+        along = windows[0].along(output.node)
+        value = pieces[0] if along is None or len(pieces) == 1 else torch.cat(pieces, along)
+        shape = [math.prod(value.shape[n] for n in group) for group in output.layout]
+        found.append(value.permute([n for group in output.layout for n in group]).reshape(shape))
+    return tuple(found)
+
+
+def _part(
+    program: Program,
+    args: Sequence[Value],
+    order: Sequence[Node],
+    over: Mapping[int, Sequence[Node]],
+    meaning: _Meaning,
+) -> list[torch.Tensor]:
+    """The outputs in a window, with the axes of their nodes."""
     for node, value in zip(program.inputs, args, strict=True):
-        given = value if isinstance(value, torch.Tensor) else number_tensor(value, device)
-        shape = [size_of(d, sizes) for d in node.dims]
-        meaning.values[node] = given.reshape(shape).to(meaning.dtype(node.dtype))
+        given = value if isinstance(value, torch.Tensor) else number_tensor(value, meaning.device)
+        whole = given.reshape([size_of(d, meaning.sizes) for d in node.dims])
+        meaning.values[node] = meaning.window.of(whole, node).to(meaning.dtype(node.dtype))
     with torch.no_grad():
         for place, node in enumerate(order):
             if node not in meaning.values:
                 made = meaning.operation(node)
-                meaning.values[node] = made.expand([size_of(d, sizes) for d in node.dims])
+                meaning.values[node] = made.expand([size_of(d, meaning.local) for d in node.dims])
             for old in over.get(place, ()):
                 del meaning.values[old]
-    found: list[torch.Tensor] = []
-    for output in program.outputs:
-        value = meaning.values[output.node]
-        shape = [math.prod(value.shape[n] for n in group) for group in output.layout]
-        found.append(value.permute([n for group in output.layout for n in group]).reshape(shape))
-    return tuple(found)
+    return [meaning.values[output.node] for output in program.outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Positions `start` to `stop` of a dim; all of all dims without one."""
+
+    dim: Dim | None = None
+    start: int = 0
+    stop: int = 0
+
+    def along(self, node: Node) -> int | None:
+        """The axis of a node that the window cuts."""
+        return node.dims.index(self.dim) if self.dim in node.dims else None
+
+    def of(self, value: torch.Tensor, node: Node) -> torch.Tensor:
+        """What of a whole value is in the window."""
+        along = self.along(node)
+        return value if along is None else value.narrow(along, self.start, self.stop - self.start)
+
+    def local(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
+        """Sizes inside the window."""
+        return sizes if self.dim is None else {**sizes, self.dim: self.stop - self.start}
+
+
+def _windows(
+    program: Program,
+    order: Sequence[Node],
+    over: Mapping[int, Sequence[Node]],
+    sizes: Mapping[Dim, int],
+    limit: int,
+) -> list[_Window]:
+    """The whole, or as few windows over one dim as it takes for what is held at once to fit."""
+    needed = _peak_bytes(order, over, sizes)
+    if needed <= limit:
+        return [_Window()]
+    for share in range(1, MOST_WINDOWS.bit_length()):
+        for dim in _cuttable(program):
+            step = -(-sizes[dim] // (1 << share))
+            if step and _peak_bytes(order, over, {**sizes, dim: step}) <= limit:
+                starts = range(0, sizes[dim], step)
+                return [_Window(dim, start, min(start + step, sizes[dim])) for start in starts]
+    raise Infeasible(f"{needed >> 20} MiB of float64 values are too many to check against")
+
+
+def _cuttable(program: Program) -> list[Atom]:
+    """Dims of which each part of the outputs needs the same part alone: nothing is reduced over them or read
+    at other positions than its own."""
+    nodes = sort_nodes([*program.inputs, *(o.node for o in program.outputs)])
+    barred: set[Dim] = {index.dim for node in nodes for index in node.bound}
+    for node in nodes:
+        barred |= {dim for dim in node.dims if node.dims.count(dim) > 1}
+        barred |= {part for dim in node.dims if isinstance(dim, Union) for part in dim.parts}
+        for access in node.reads:
+            for place, axis in zip(access.terms, access.node.axes, strict=True):
+                if place.variable is None or place.variable.dim != axis.dim:
+                    barred.add(axis.dim)
+    own = [dim for dim in program.outputs[0].node.dims if isinstance(dim, Atom) and dim not in barred]
+    return [dim for dim in own if all(dim in o.node.dims for o in program.outputs)]
 
 
 def _over_after(program: Program, order: Sequence[Node]) -> dict[int, list[Node]]:
@@ -186,8 +258,17 @@ def number_tensor(value: float, device: torch.device) -> torch.Tensor:
 
 
 class _Meaning:
-    def __init__(self, sizes: Mapping[Dim, int], floats: torch.dtype | None, device: torch.device) -> None:
-        self.sizes, self.floats, self.device = sizes, floats, device
+    """Values in a window: `sizes` are those of the whole, `local` those of what is held."""
+
+    def __init__(
+        self,
+        sizes: Mapping[Dim, int],
+        floats: torch.dtype | None,
+        device: torch.device,
+        window: _Window = _Window(),
+    ) -> None:
+        self.sizes, self.floats, self.device, self.window = sizes, floats, device, window
+        self.local = window.local(sizes)
         self.values: dict[Node, torch.Tensor] = {}
 
     def dtype(self, name: str) -> torch.dtype:
@@ -201,7 +282,7 @@ class _Meaning:
         order = [t.variable for t in access.terms]
         plain = [i for i in order if i is not None]
         fits = all(
-            i is not None and size_of(i.dim, self.sizes) == n for i, n in zip(order, value.shape, strict=True)
+            i is not None and size_of(i.dim, self.local) == n for i, n in zip(order, value.shape, strict=True)
         )
         if fits and len(set(plain)) == len(order):
             places = [space.index(i) for i in plain]
@@ -211,13 +292,17 @@ class _Meaning:
                     inner = inner.unsqueeze(place)
             return inner
         where = [
-            self.position(t, space, axis.dim).clamp(0, max(0, n - 1))
+            (self.position(t, space, axis.dim) - self.before(axis.dim)).clamp(0, max(0, n - 1))
             for t, axis, n in zip(access.terms, access.node.axes, value.shape, strict=True)
         ]
         if 0 in value.shape:
             shape = torch.broadcast_shapes(*(w.shape for w in where))
             return torch.zeros(shape, dtype=value.dtype, device=self.device)
         return value[tuple(where)] if where else value.reshape([1] * len(space))
+
+    def before(self, dim: Dim | None) -> int:
+        """Positions of a dim that come before those that are held."""
+        return self.window.start if dim is not None and dim == self.window.dim else 0
 
     def position(self, term: Term, space: Sequence[Index], dim: Dim | None) -> torch.Tensor:
         total = torch.full(
@@ -226,9 +311,9 @@ class _Meaning:
         for leaf, factor in term.leaves:
             match leaf:
                 case Index():
-                    size = size_of(leaf.dim, self.sizes)
+                    size, first = size_of(leaf.dim, self.local), self.before(leaf.dim)
                     shape = [size if i == leaf else 1 for i in space]
-                    value = torch.arange(size, device=self.device).reshape(shape)
+                    value = torch.arange(first, first + size, device=self.device).reshape(shape)
                 case Gather(access):
                     value = self.read(access, space).long()
                 case Inject(part, inner):
@@ -257,7 +342,7 @@ class _Meaning:
                 return self._map(fn, [self.read(a, space) for a in args], node, target)
             case Reduce(kind, bound, arg):
                 value = self.read(arg, space)
-                shape = [*value.shape[: len(node.axes)], *(size_of(i.dim, self.sizes) for i in bound)]
+                shape = [*value.shape[: len(node.axes)], *(size_of(i.dim, self.local) for i in bound)]
                 return _reduce(kind, value.expand(shape), len(node.axes), target)
             case Contract(_, args):
                 return self._contract([self.read(a, space).to(target) for a in args], node)
@@ -286,7 +371,7 @@ class _Meaning:
         for number, index in enumerate(node.bound):  # an operand that lacks it is summed with it all the same
             if all(v.shape[count + number] == 1 for v in values):
                 shape = list(values[0].shape)
-                shape[count + number] = size_of(index.dim, self.sizes)
+                shape[count + number] = size_of(index.dim, self.local)
                 values[0] = values[0].expand(shape)
         operands: list[Any] = []
         used: set[int] = set()
@@ -297,7 +382,7 @@ class _Meaning:
         left = [d for d in range(count) if d in used]
         result = torch.einsum(*operands, left)
         return result.reshape(
-            [size_of(node.axes[d].dim, self.sizes) if d in used else 1 for d in range(count)]
+            [size_of(node.axes[d].dim, self.local) if d in used else 1 for d in range(count)]
         )
 
     def _cat(self, node: Node, axis: int, pieces: Sequence[Access], target: torch.dtype) -> torch.Tensor:
@@ -306,7 +391,7 @@ class _Meaning:
         found: list[torch.Tensor] = []
         for part, piece in zip(dim.parts, pieces, strict=True):
             space = [Index(part, axis) if n == axis else i for n, i in enumerate(node.axes)]
-            shape = [size_of(i.dim, self.sizes) for i in space]
+            shape = [size_of(i.dim, self.local) for i in space]
             found.append(self.read(piece, space).to(target).expand(shape))
         return torch.cat(found, axis)
 

@@ -17,6 +17,7 @@ import torch
 
 from cleave.codegen import cpp
 from cleave.codegen.source import Argument, Entry
+from cleave.codegen.together import together
 from cleave.errors import Bug, Invalid
 from cleave.ir.dims import Dim, Parts, size_of
 from cleave.runtime.build import Function, build
@@ -74,16 +75,22 @@ class Bound:
 class Launcher:
     """A tile program, built for the CPU. Calls from several threads at once are safe: nothing is shared but
     the record of signatures. `choose` decides part counts (by default the closed-form rule of
-    `cleave.schedule.select`)."""
+    `cleave.schedule.select`). `joined`: kernels that need nothing of each other run in one launch."""
 
     def __init__(
-        self, tiles: TileProgram, target: str = "cpu", *, choose: Choose | None = None, sanitize: bool = False
+        self,
+        tiles: TileProgram,
+        target: str = "cpu",
+        *,
+        choose: Choose | None = None,
+        sanitize: bool = False,
+        joined: bool = False,
     ) -> None:
         if target != "cpu":
             raise Bug(f"the C++ launcher has no target {target!r}")
         self.tiles, self.target = tiles, target
         self.choose = choose
-        self.source = cpp.emit(tiles)
+        self.source = together(cpp.emit(tiles), tiles) if joined else cpp.emit(tiles)
         self._library = build(self.source, sanitize=sanitize)
         self._bound: dict[tuple[object, ...], Bound] = {}
         self._tensors = (*tiles.inputs, *tiles.outputs, *tiles.workspaces)
@@ -122,9 +129,10 @@ class Launcher:
             self._bound[signature] = bound
         return bound
 
-    def sizes_of(self, *args: Value) -> dict[Dim, int]:
-        """The sizes of all atoms for a call with these arguments; `Invalid` if they do not fit."""
-        self._check(args)
+    def sizes_of(self, *args: Value, absent: bool = False) -> dict[Dim, int]:
+        """The sizes of all atoms for a call with these arguments; `Invalid` if they do not fit. `absent`:
+        they may be tensors without memory."""
+        self._check(args, absent)
         pairs = zip(self.tiles.inputs, args, strict=True)
         return infer_sizes(
             self.tiles, {t.name: tuple(a.shape) for t, a in pairs if isinstance(a, torch.Tensor)}
@@ -132,7 +140,7 @@ class Launcher:
 
     # ------------------------------------------------------------ once per signature
 
-    def _check(self, args: Sequence[Value]) -> None:
+    def _check(self, args: Sequence[Value], absent: bool = False) -> None:
         inputs = self.tiles.inputs
         if len(args) != len(inputs):
             names = ", ".join(t.name for t in inputs)
@@ -141,7 +149,7 @@ class Launcher:
             if tensor.role == "scalar":
                 self._check_number(tensor, value)
             else:
-                self._check_tensor(tensor, value)
+                self._check_tensor(tensor, value, (self.target, "meta") if absent else (self.target,))
 
     def _check_number(self, tensor: Tensor, value: Value) -> None:
         allowed = {"bool": (bool,), "f64": (float, int), "f32": (float, int)}.get(tensor.dtype, (int,))
@@ -149,14 +157,14 @@ class Launcher:
             actual = f"a {type(value).__name__}"
             raise self._invalid(f"argument {tensor.name} is {actual}, expected a number ({tensor.dtype})")
 
-    def _check_tensor(self, tensor: Tensor, value: Value) -> None:
+    def _check_tensor(self, tensor: Tensor, value: Value, devices: Sequence[str]) -> None:
         if not isinstance(value, torch.Tensor):
             actual = f"a {type(value).__name__}"
             raise self._invalid(f"argument {tensor.name} is {actual}, expected a tensor ({tensor.dtype})")
         expected = DTYPES[tensor.dtype]
         if value.dtype != expected:
             raise self._invalid(f"argument {tensor.name} has dtype {value.dtype}, expected {expected}")
-        if value.device.type != self.target:
+        if value.device.type not in devices:
             raise self._invalid(f"argument {tensor.name} is on {value.device}, expected {self.target}")
         if value.layout != torch.strided:
             raise self._invalid(f"argument {tensor.name} has layout {value.layout}, expected torch.strided")

@@ -27,15 +27,27 @@ FORM = "cleave machine 1"
 _log = logging.getLogger("cleave")
 
 
-@functools.cache
+_CALLED: dict[str, str] = {}
+
+
+def call_it(target: str, name: str) -> None:
+    """Take a name for that of a target's device, in a process that must not touch it."""
+    _CALLED[target] = name
+
+
 def device_name(target: str) -> str:
     """What the device of a target calls itself. Without a GPU, what is compiled for one is for an H200."""
+    return _CALLED.get(target) or _device_name(target, torch.get_num_threads() if target == "cpu" else 0)
+
+
+@functools.cache
+def _device_name(target: str, threads: int) -> str:
     if target == "cuda":
         return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "NVIDIA H200"
     if target == "interpret":
         return "interpreter"
     found = re.search(r"'model name': '([^']*)'", processor())
-    return f"{found[1] if found else platform.machine()}, {torch.get_num_threads()} threads"
+    return f"{found[1] if found else platform.machine()}, {threads} threads"
 
 
 def machine_of(target: str) -> Machine:

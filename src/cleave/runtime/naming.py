@@ -8,12 +8,13 @@ indices too.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from cleave.ir.dims import Atom, Extent, Lookup, Term, extent, term
+from cleave.ir.dims import Atom, Extent, Index, Lookup, Term, extent, term
 from cleave.ir.ops import Input, Node, Scalar, make_node
 from cleave.ir.program import Program, sort_nodes
 from cleave.ir.text import print_program
@@ -57,6 +58,8 @@ class Renaming:
     tensors: dict[str, str]
     values: dict[str, str] = field(default_factory=dict[str, str])
     nodes: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    known: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    """Small things that occur again and again."""
 
     def __call__(self, value: _T) -> _T:
         """The same thing under the new names."""
@@ -80,27 +83,37 @@ class Renaming:
                     inner(node)
                 made = tuple(replace(o, node=inner(o.node)) for o in value.outputs)
                 return replace(value, inputs=inner(value.inputs), outputs=made, names={}, lines={})
+            case tuple():
+                return tuple([self._renamed(item) for item in value])
+            case Index() | Extent() | Term():
+                if value not in self.known:
+                    self.known[value] = self._small(value)
+                return self.known[value]
+            case _:
+                return self._fields(value) if is_dataclass(value) else value
+
+    def _small(self, value: Any) -> Any:
+        match value:
             case Term():  # its leaves are sorted by their text
                 leaves = [(self._renamed(leaf), c) for leaf, c in value.leaves]
                 return term(*leaves, offset=self._renamed(value.offset))
             case Extent():
                 return extent(value.const, *((self._renamed(d), c) for d, c in value.terms))
-            case tuple():
-                return tuple(self._renamed(item) for item in value)
             case _:
-                return self._fields(value) if is_dataclass(value) else value
+                return self._fields(value)
 
     def _fields(self, value: Any) -> Any:
         kind = type(value)
         changed: dict[str, Any] = {}
-        for item in fields(value):
-            old = getattr(value, item.name)
-            if item.name in _TENSORS.get(kind, ()):
-                changed[item.name] = self.tensors.get(old, old)
-            elif item.name in _VALUES.get(kind, ()):
-                changed[item.name] = self._value(old)
+        tensors, values = _TENSORS.get(kind, ()), _VALUES.get(kind, ())
+        for name in _field_names(kind):
+            old = getattr(value, name)
+            if name in tensors:
+                changed[name] = self.tensors.get(old, old)
+            elif name in values:
+                changed[name] = self._value(old)
             else:
-                changed[item.name] = self._renamed(old)
+                changed[name] = self._renamed(old)
         return kind(**changed)
 
     def _value(self, old: Any) -> Any:
@@ -109,6 +122,12 @@ class Renaming:
         return self.values.get(old, old)
 
 
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
+
+
+@functools.lru_cache(maxsize=64)
 def canonical(program: Program) -> Program:
     """The program with names made of places: atoms `d0, d1...` in order of first use, inputs `a0...`, outputs
     `o0...`, no names of nodes."""

@@ -19,10 +19,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from cleave.errors import Bug, Invalid, ParseError
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim
-from cleave.ir.ops import Input
+from cleave.ir.ops import Contract, Input
 from cleave.ir.parse import parse_program
 from cleave.ir.program import Program
 from cleave.ir.text import print_program
@@ -36,7 +38,7 @@ from cleave.schedule.tiles import TileProgram
 from cleave.schedule.verify import verify
 
 if TYPE_CHECKING:
-    from cleave.runtime.tune import Tuned
+    from cleave.runtime.tune_point import Tuned
 
 FORM = "cleave recipe 1"
 SUFFIX = ".recipe"
@@ -59,6 +61,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """Under which settings a recipe was made. `precision` is PyTorch's of float32 products, `any` where the
+    program has none."""
+
+    numerics: str = "stable"
+    reassociate: bool = False
+    precision: str = "any"
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """What a file says. `timings` has, for each tuned point (sizes of the dynamic atoms), the seconds of the
     entries that were measured there, by number."""
@@ -70,6 +82,15 @@ class Recipe:
     made_by: str
     entries: tuple[Entry, ...]
     timings: tuple[tuple[tuple[tuple[Atom, int], ...], tuple[tuple[int, float], ...]], ...]
+    settings: Settings = Settings()
+
+
+def settings_of(program: Program, target: str) -> Settings:
+    """The settings in force, as far as they matter to a program."""
+    products = [n for n in program.nodes if isinstance(n.op, Contract)]
+    singles = any(access.node.dtype == "f32" for product in products for access in product.reads)
+    precision = torch.get_float32_matmul_precision() if singles and target != "cpu" else "any"
+    return Settings(knobs().numerics, knobs().reassociate, precision)
 
 
 # ---------------------------------------------------------------- making one
@@ -106,7 +127,8 @@ def recipe_of(tuned: Sequence[Tuned]) -> Recipe:
             timings.append((point, tuple(sorted(found.items(), key=lambda item: item[1]))))
     made_by = f"cleave {metadata.version('cleave')}"
     entries = tuple(winners.values())
-    return Recipe(program, device_name(target), target, versions(), made_by, entries, tuple(timings))
+    how = settings_of(program, target)
+    return Recipe(program, device_name(target), target, versions(), made_by, entries, tuple(timings), how)
 
 
 def candidate_digest(candidate: Candidate) -> str:
@@ -166,6 +188,9 @@ def print_recipe(recipe: Recipe) -> str:
         "device": recipe.device,
         "target": recipe.target,
         "program": program_digest(recipe.program),
+        "numerics": recipe.settings.numerics,
+        "reassociate": "yes" if recipe.settings.reassociate else "no",
+        "precision": recipe.settings.precision,
         "versions": recipe.versions,
         "made by": recipe.made_by,
         "content": digest_of(body),
@@ -213,6 +238,9 @@ def parse_recipe(text: str, notes: list[str] | None = None) -> Recipe:
         head.get("made by", ""),
         tuple(entries.values()),
         tuple((p, t) for p, t in kept if t),
+        Settings(
+            head.get("numerics", "stable"), head.get("reassociate") == "yes", head.get("precision", "any")
+        ),
     )
 
 
@@ -333,8 +361,10 @@ def find(program: Program, target: str) -> Adopted:
         return Adopted(program)
     digest, device = program_digest(program), device_name(target)
     fresh = _REMEMBERED.get((digest, device, target))
-    if fresh is not None:
-        return _adapted(fresh[0], fresh[1], program)
+    if fresh is not None and _agrees(*fresh, program, notes):
+        found = _adapted(*fresh, program)
+        found.notes = tuple(notes)
+        return found
     for folder, index in indexed:
         for name in index.get((digest, _slug(device)), ()):
             found = _adopted(folder / name, program, device, target, notes)
@@ -358,10 +388,25 @@ def _adopted(path: Path, program: Program, device: str, target: str, notes: list
     if print_program(canonical(recipe.program)) != print_program(canonical(program)):
         notes.append(f"{path.name}: it is for another program")
         return None
+    if not _agrees(recipe, path, program, notes):
+        return None
     if not recipe.timings:
         notes.append(f"{path.name}: it has no tile program that can be used")
         return None
     return _adapted(recipe, path, program)
+
+
+def _agrees(recipe: Recipe, path: Path, program: Program, notes: list[str]) -> bool:
+    """Whether a recipe was made under settings like those in force: with another precision other kernels are
+    the fastest; with other numerics it has other candidates, which serve as far as they are allowed."""
+    old, now = recipe.settings, settings_of(program, recipe.target)
+    if old.precision != now.precision:
+        notes.append(f"{path.name}: it was tuned with precision {old.precision}, this is {now.precision}")
+        return False
+    if old != now:
+        how = f"numerics {old.numerics}, reassociate {'on' if old.reassociate else 'off'}"
+        notes.append(f"{path.name}: it was tuned with {how}: what else may be computed was not measured")
+    return True
 
 
 def _adapted(recipe: Recipe, path: Path, program: Program) -> Adopted:

@@ -1,10 +1,10 @@
 """Searches that are kept on disk: a program is searched once, whatever process asks, and at whatever sizes.
 
-An entry is stored under the program in canonical form (operations, names, layouts; not the numbers that sizes
-are fixed to), the settings of the search, and the source of `ir` and `algebra`. What is found holds for every
-size, so a program is searched without its fixed sizes, and gets them back afterwards. Entries are those of
-`cache`: whole or absent, safe with many processes and with a kill at any moment. The last few are kept in
-memory as well.
+An entry is stored under the program in canonical form (operations, names, layouts; of the numbers that sizes
+are fixed to, only a 1 in a union), the settings of the search, and the source of `ir` and `algebra`. What is
+found holds for every size, so a program is searched without its fixed sizes, and gets them back afterwards.
+Entries are those of `cache`: whole or absent, safe with many processes and with a kill at any moment. The
+last few are kept in memory as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from cleave.algebra import search as searching
 from cleave.algebra.search import Found
 from cleave.ir.candidate import Candidate
-from cleave.ir.dims import Extent
+from cleave.ir.dims import Dim, Extent, Union
 from cleave.ir.packed import OWN, changed, classes_of, pack, unpack
 from cleave.ir.program import Program
 from cleave.knobs import knobs
@@ -85,9 +85,19 @@ def identity(program: Program) -> str:
 
 
 def without_sizes(program: Program) -> Program:
-    """The program with every size dynamic that is not made of others, and without the user's lines."""
-    made = tuple((atom, value) for atom, value in program.sizes if isinstance(value, Extent))
+    """The program with every size dynamic that is not made of others, and without the user's lines. A part
+    of a union that has one element keeps its size: an appended column is computed without a reduction."""
+    parts = {part for node in program.nodes for i in (*node.axes, *node.bound) for part in _parts(i.dim)}
+    made = tuple(
+        (atom, value)
+        for atom, value in program.sizes
+        if isinstance(value, Extent) or (value == 1 and atom in parts)
+    )
     return replace(program, sizes=made, lines={})
+
+
+def _parts(dim: Dim) -> tuple[Dim, ...]:
+    return dim.parts if isinstance(dim, Union) else ()
 
 
 def with_sizes(found: Found, program: Program) -> Found:

@@ -10,6 +10,8 @@ import functools
 import importlib.util
 import subprocess
 import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from cleave.codegen import triton as emitter
-from cleave.codegen.source import Entry, Source
-from cleave.errors import BuildError
+from cleave.codegen.source import Argument, Entry, Source
+from cleave.errors import BuildError, Invalid
 from cleave.runtime import cache
+from cleave.runtime.cubin import needs
 
+MATRIX = "wgmma.mma_async"
 _MODULES: dict[str, ModuleType] = {}
 
 
@@ -75,9 +79,26 @@ def mend_interpreter() -> None:
     InterpreterBuilder.create_splat = create_splat  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def starts_early(capability: tuple[int, int]) -> bool:
+def capability_here() -> int:
+    """The capability of the GPU at hand, such as 90. `Invalid` if there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Invalid("no NVIDIA GPU is available", hint="target interpret runs the kernels on the CPU")
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
+
+
+def starts_early(capability: int) -> bool:
     """Whether a kernel may start before the one before it has ended."""
-    return capability >= (9, 0)
+    return capability >= 90
+
+
+def takes_groups(capability: int) -> bool:
+    """Whether a GPU, and Triton, take kernels with warp groups."""
+    if capability // 10 != 9:
+        return False
+    return importlib.util.find_spec("triton.experimental.gluon.nvidia.hopper") is not None
 
 
 def options_of(entry: Entry) -> dict[str, Any]:
@@ -117,16 +138,33 @@ def _compiled(function: Any, entry: Entry, capability: int) -> Report:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+
+    signature, constants, attributes = _signature(function, entry)
+    if entry.groups:
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
+    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
+    with refusing(entry):
+        kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options_of(entry))
+    return report_of(entry.kernel, kernel)
+
+
+@contextmanager
+def refusing(entry: Entry) -> Generator[None, None, None]:
+    """What Triton refuses is a `BuildError`."""
     from triton.compiler.errors import CompilationError
     from triton.runtime.errors import OutOfResources, PTXASError
 
-    signature, constants, attributes = _signature(function, entry)
-    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     try:
-        kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options_of(entry))
+        yield
     except (CompilationError, OutOfResources, PTXASError, RuntimeError) as error:
         raise BuildError(f"Triton refuses kernel {entry.kernel}: {error}") from error
-    return _report(entry.kernel, kernel)
+
+
+def compile_call(function: Any, entry: Entry, arguments: Sequence[Any], blocks: int) -> Any:
+    """Triton's kernel for a call with these arguments, which may be without memory; nothing is started."""
+    with refusing(entry):
+        kernel = function.warmup(*arguments, grid=(blocks,), **options_of(entry))
+    return kernel.result() if hasattr(kernel, "result") else kernel
 
 
 def _signature(function: Any, entry: Entry) -> tuple[dict[str, str], dict[Any, Any], dict[Any, Any]]:
@@ -147,7 +185,9 @@ def _signature(function: Any, entry: Entry) -> tuple[dict[str, str], dict[Any, A
         if argument.kind == "pointer":
             signature[name] = "*" + _POINTERS[argument.dtype]
         elif argument.kind == "descriptor":
-            signature[name] = f"tensordesc<{_POINTERS[argument.dtype]}{list(argument.block)}>"
+            layout = f",{shared_layout(argument)}" if entry.groups else ""
+            # As Triton writes it for a call: what is compiled here is then found there.
+            signature[name] = f"tensordesc<{_POINTERS[argument.dtype]}{list(argument.block)}{layout}>"
             continue
         elif argument.kind == "stride" and not typed and last[argument.tensor] == argument.axis:
             signature[name] = "constexpr"
@@ -162,7 +202,24 @@ def _signature(function: Any, entry: Entry) -> tuple[dict[str, str], dict[Any, A
     return signature, constants, attributes
 
 
-def _report(name: str, kernel: Any) -> Report:
+def shared_layout(argument: Argument) -> Any:
+    """The layout in shared memory of a descriptor's tiles, for a kernel with warp groups."""
+    from triton.experimental.gluon import language as gl
+
+    names = {"f32": gl.float32, "f16": gl.float16, "bf16": gl.bfloat16, "i32": gl.int32, "i16": gl.int16}
+    names |= {"i8": gl.int8, "u8": gl.uint8}
+    make: Any = gl.NVMMASharedLayout.get_default_for
+    return make(list(argument.block), names[argument.dtype])
+
+
+def report_of(name: str, kernel: Any) -> Report:
+    """What Triton's kernel needs."""
+    registers, stack = needs(kernel.asm["cubin"]) or _told(kernel)
+    return Report(name, registers, stack, int(kernel.metadata.shared), kernel.asm["ptx"].count(MATRIX))
+
+
+def _told(kernel: Any) -> tuple[int, int]:
+    """Registers and stack as NVIDIA's program tells them."""
     import triton
 
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -170,17 +227,10 @@ def _report(name: str, kernel: Any) -> Report:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(kernel.asm["cubin"])
         usage = _output([str(tools / "cuobjdump"), "-res-usage", str(path)])
-        code = _output([str(tools / "nvdisasm"), "-c", str(path)])
     words = dict(
         word.split(":", 1) for word in usage.split() if ":" in word and word.split(":", 1)[1].isdigit()
     )
-    return Report(
-        name,
-        int(words["REG"]),
-        int(words["STACK"]) + int(words.get("LOCAL", 0)),
-        int(kernel.metadata.shared),
-        code.count("HGMMA"),
-    )
+    return int(words["REG"]), int(words["STACK"]) + int(words.get("LOCAL", 0))
 
 
 def _output(command: list[str]) -> str:

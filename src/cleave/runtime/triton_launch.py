@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -19,6 +21,8 @@ import torch
 
 from cleave.codegen import triton as emitter
 from cleave.codegen.source import Argument, Entry, Source
+from cleave.codegen.together import together
+from cleave.codegen.triton_maps import NARROW_LIMIT
 from cleave.codegen.triton_tiles import firsts_of
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.ir.dims import Dim, Parts, size_of
@@ -27,18 +31,26 @@ from cleave.runtime.launch import DTYPES, KEPT_SIGNATURES, Choose, Launcher, Val
 from cleave.runtime.machines import machine_of
 from cleave.runtime.triton_build import (
     Report,
+    capability_here,
+    compile_call,
     compile_for,
     is_interpreted,
     load_module,
     mend_interpreter,
     options_of,
+    report_of,
+    shared_layout,
     starts_early,
+    takes_groups,
 )
+from cleave.runtime.triton_call import Kernel as Started
+from cleave.runtime.triton_call import start_of, written
+from cleave.schedule.beside import independent
 from cleave.schedule.select import choose_parts
 from cleave.schedule.shapes import parts_of
-from cleave.schedule.tiles import Loop, PartBound, Statement, Tensor, TileProgram
+from cleave.schedule.tiles import Kernel, Loop, PartBound, Statement, Tensor, TileProgram
 
-WIDE = emitter.NARROW_LIMIT
+WIDE = NARROW_LIMIT
 """From this size on positions are 64 bits wide."""
 FAR = 1 << 31
 """From this many elements between a tensor's first and last on, offsets are 64 bits wide."""
@@ -52,8 +64,7 @@ SHARED_LIMITS = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 1
 @dataclass(slots=True)
 class _Launch:
     """One kernel in one kind of call: its arguments with holes, which tensor or number (by its place among
-    inputs, outputs and workspaces) fills which hole, as it is or `described`, and how it is started once
-    Triton has compiled it."""
+    inputs, outputs and workspaces) fills which hole, as it is or `described`."""
 
     entry: Entry
     function: Any
@@ -61,17 +72,26 @@ class _Launch:
     template: list[Any]
     holes: list[tuple[int, int]]
     described: list[tuple[int, int, Described]]
-    start: Callable[..., Any] | None = None
+
+    def filled(self, values: Sequence[Value]) -> list[Any]:
+        """The arguments with these inputs, outputs and workspaces."""
+        arguments: list[Any] = self.template.copy()
+        for place, value in self.holes:
+            arguments[place] = values[value]
+        for place, value, form in self.described:
+            arguments[place] = form.of(values[value])
+        return arguments
 
 
 @dataclass(slots=True)
 class _Call:
-    """A kind of call: shapes, strides and alignment are given."""
+    """A kind of call: shapes, strides and alignment are given; `fast` repeats it."""
 
     device: torch.device
     outputs: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
     workspaces: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
     launches: list[_Launch]
+    fast: Callable[..., tuple[torch.Tensor, ...]] | None = None
 
 
 class TritonLauncher(Launcher):
@@ -80,8 +100,10 @@ class TritonLauncher(Launcher):
 
     `target` is `cuda`, or `interpret` for Triton's interpreter on CPU tensors (`TRITON_INTERPRET=1` must be
     set before triton is imported). `precision` is PyTorch's float32 matmul precision. For `cuda` all is
-    compiled at once: `BuildError` where Triton refuses, `Infeasible` where the device has too little.
-    `Invalid` for arguments that do not fit."""
+    compiled at once, for calls like the `example` (else for dense tensors and sizes that are multiples of
+    16): `BuildError` where Triton refuses, `Infeasible` where the device has too little. With `capability`
+    it compiles for such a GPU, which need not be there, and starts nothing. `Invalid` for arguments that do
+    not fit."""
 
     def __init__(
         self,
@@ -90,19 +112,22 @@ class TritonLauncher(Launcher):
         *,
         choose: Choose | None = None,
         precision: str = "highest",
+        joined: bool = False,
+        example: Sequence[Value] | None = None,
+        capability: int = 0,
     ) -> None:
         if target not in ("cuda", "interpret"):
             raise Invalid(f"target {target!r} for Triton", hint="cuda or interpret")
         self.tiles, self.choose = tiles, choose
         self.interpreted = target == "interpret"
         self.target = "cpu" if self.interpreted else "cuda"
-        overlapped = (
-            not self.interpreted
-            and torch.cuda.is_available()
-            and starts_early(torch.cuda.get_device_capability())
-        )
+        if not self.interpreted and not capability:
+            capability = capability_here()
+        overlapped = starts_early(capability)
         self.emit = functools.partial(emitter.emit, precision=precision, overlapped=overlapped)
-        self.source = self.emit(tiles, described=True)
+        if joined and len(tiles.kernels) > 1 and independent(tiles):
+            self.emit = lambda tiles, **_: together(emitter.emit(tiles, precision=precision), tiles)
+        self.source = self.emit(tiles, described=True, grouped=takes_groups(capability))
         self.module = load_module(self.source)
         self.plain: tuple[Source, ModuleType] | None = None
         if self.interpreted != is_interpreted(self.module, self.source):
@@ -110,18 +135,18 @@ class TritonLauncher(Launcher):
                 f"triton was imported {'without' if self.interpreted else 'with'} TRITON_INTERPRET=1",
                 hint="set or unset it before the first import of triton",
             )
-        self.reports = () if self.interpreted else self._refuse()
+        self._calls: dict[Any, _Call] = {}
+        self.reports = () if self.interpreted else self._refuse(example, capability)
         if self.interpreted:
             mend_interpreter()
-        self._calls: dict[Any, _Call] = {}
 
-    def _refuse(self) -> tuple[Report, ...]:
-        """Compile for the device at hand and hold the kernels to its limits."""
-        if not torch.cuda.is_available():
-            raise Invalid("no NVIDIA GPU is available", hint="target interpret runs the kernels on the CPU")
-        major, minor = torch.cuda.get_device_capability()
-        reports = compile_for(self.source, 10 * major + minor)
-        limit = SHARED_LIMITS.get(10 * major + minor, SHARED_LIMITS[86])
+    def _refuse(self, example: Sequence[Value] | None, capability: int) -> tuple[Report, ...]:
+        """Compile for a device and hold the kernels to its limits."""
+        if example is None:
+            reports = compile_for(self.source, capability)
+        else:
+            reports = tuple(report_of(name, kernel) for name, kernel in self.ahead(example))
+        limit = SHARED_LIMITS.get(capability, SHARED_LIMITS[86])
         for report in reports:
             if report.shared > limit:
                 raise Infeasible(
@@ -129,6 +154,19 @@ class TritonLauncher(Launcher):
                     f"memory; the device has {limit} per block"
                 )
         return reports
+
+    def ahead(self, args: Sequence[Value]) -> list[tuple[str, Any]]:
+        """Compile for a call with arguments like these, which need no memory (device `meta`), all kernels at
+        once: their names and Triton's kernels. The call itself then finds them in Triton's cache."""
+        call = self._plan(args, ahead=True)
+        fresh = [*call.outputs, *call.workspaces]
+        values = [*args, *(torch.empty_strided(n, s, dtype=d, device="meta") for n, s, d in fresh)]
+        with ThreadPoolExecutor(max(1, len(call.launches))) as pool:
+            kernels = pool.map(lambda launch: self._compiled(launch, values), call.launches)
+            return [(x.entry.kernel, kernel) for x, kernel in zip(call.launches, kernels, strict=True)]
+
+    def _compiled(self, launch: _Launch, values: Sequence[Value]) -> Any:
+        return compile_call(launch.function, launch.entry, launch.filled(values), launch.blocks)
 
     def __call__(self, *args: Value) -> tuple[torch.Tensor, ...]:
         if any(isinstance(a, torch.Tensor) and a.is_neg() for a in args):
@@ -141,8 +179,8 @@ class TritonLauncher(Launcher):
         looking at them again; none where that takes more than running kernels."""
         if any(isinstance(a, torch.Tensor) and a.is_neg() for a in args):
             return None
-        call, go = self._call_for(args), self._go
-        return lambda *values: go(call, values)
+        call = self._call_for(args)
+        return call.fast or (lambda *values: self._go(call, values))
 
     def _call_for(self, args: Sequence[Value]) -> _Call:
         key = tuple(
@@ -162,53 +200,54 @@ class TritonLauncher(Launcher):
         return call
 
     def _go(self, call: _Call, args: Sequence[Value]) -> tuple[torch.Tensor, ...]:
-        device, empty = call.device, torch.empty_strided
-        outputs = [empty(n, s, dtype=d, device=device) for n, s, d in call.outputs]
-        values = (*args, *outputs, *[empty(n, s, dtype=d, device=device) for n, s, d in call.workspaces])
+        return call.fast(*args) if call.fast is not None else self._slow(call, args)
+
+    def _slow(self, call: _Call, args: Sequence[Value]) -> tuple[torch.Tensor, ...]:
+        """Through Triton, which compiles if it must."""
+        device = call.device
         if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
             with torch.cuda.device(device):
-                self._run(call, values)
-        else:
-            self._run(call, values)
-        return tuple(outputs)
+                return self._go(call, args)
+        fresh = (*call.outputs, *call.workspaces)
+        made = [torch.empty_strided(n, s, dtype=d, device=device) for n, s, d in fresh]
+        values = (*args, *made)
+        kernels = [self._started(launch, values) for launch in call.launches]
+        if call.fast is None and not self.interpreted:
+            call.fast = self._fast(call, kernels)
+        return tuple(made[: len(call.outputs)])
 
-    def _run(self, call: _Call, values: Sequence[Value]) -> None:
-        # Triton asks the driver about each tensor's memory; of an address it does not.
-        given = values
-        if not self.interpreted:
-            given = [v.data_ptr() if isinstance(v, torch.Tensor) else v for v in values]
-        for launch in call.launches:
-            start = launch.start
-            arguments: list[Any] = launch.template.copy()
-            for place, value in launch.holes:
-                arguments[place] = values[value] if start is None else given[value]
-            for place, value, form in launch.described:
-                arguments[place] = form.of(values[value])
-            if start is None:
-                launch.start = self._first(launch, arguments, call.device)
-            else:
-                start(*arguments)
-
-    def _first(self, launch: _Launch, arguments: Sequence[Any], device: torch.device) -> Callable[..., Any]:
-        """Run a launch through Triton, which compiles if it must; returns how to repeat it cheaply."""
-        function = launch.function
+    def _started(self, launch: _Launch, values: Sequence[Value]) -> Any:
+        """Start a kernel; returns what Triton made of it."""
+        arguments = launch.filled(values)
         if self.interpreted:
-            start = function[(launch.blocks,)]
-            start(*arguments)
-            return start
+            return launch.function[(launch.blocks,)](*arguments)
         from triton.runtime.errors import OutOfResources
 
         try:
-            compiled = function[(launch.blocks,)](*arguments, **options_of(launch.entry))
+            return launch.function[(launch.blocks,)](*arguments, **options_of(launch.entry))
         except OutOfResources as error:
             raise Infeasible(f"kernel {launch.entry.kernel} of {self.tiles.name}: {error}") from error
-        return starter(compiled, launch.blocks, device.index or 0)
+
+    def _fast(self, call: _Call, compiled: Sequence[Any]) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+        """The call written out, if it is known how these kernels are started."""
+        kernels: list[Started] = []
+        for launch, kernel in zip(call.launches, compiled, strict=True):
+            start = start_of(kernel, len(launch.described))
+            if start is None:
+                return None
+            kernels.append(Started(start, launch.blocks, launch.template, launch.holes, launch.described))
+        tensors = [
+            t.role != "scalar" for t in (*self.tiles.inputs, *self.tiles.outputs, *self.tiles.workspaces)
+        ]
+        fresh = (*call.outputs, *call.workspaces)
+        count = len(self.tiles.inputs), fresh, len(call.outputs)
+        return written(tensors, *count, kernels, call.device.index or 0, lambda *args: self._slow(call, args))
 
     # ------------------------------------------------------------ once per signature
 
-    def _plan(self, args: Sequence[Value]) -> _Call:
+    def _plan(self, args: Sequence[Value], ahead: bool = False) -> _Call:
         """Check the arguments of a call and work out everything that does not depend on their values."""
-        tiles, sizes = self.tiles, self.sizes_of(*args)
+        tiles, sizes = self.tiles, self.sizes_of(*args, absent=ahead)
         devices = list(dict.fromkeys(a.device for a in args if isinstance(a, torch.Tensor)))
         if len(devices) > 1:
             where = ", ".join(map(str, devices))
@@ -226,18 +265,16 @@ class TritonLauncher(Launcher):
         offsets = {name: a.data_ptr() % ALIGNMENT for name, a in given.items()}
         source, module = self._sourced(sizes, strides, offsets, wide)
         launches: list[_Launch] = []
-        for entry, kernel in zip(source.entries, tiles.kernels, strict=True):
-            kept = firsts_of(kernel)
-            blocks = prod(
-                max(-(-size_of(axis.index.dim, sizes) // axis.tile), int(axis.index in kept))
-                for axis in entry.grid
-            )
+        rest = iter(tiles.kernels)
+        for entry in source.entries:
+            blocks = sum(blocks_of(kernel, sizes) for kernel in islice(rest, 1 + entry.beside))
             if blocks > MOST_BLOCKS:
                 raise Unsupported(
                     f"kernel {entry.kernel} needs {blocks} blocks; a GPU starts {MOST_BLOCKS} at most",
                     where=f"program {tiles.name}",
                 )
             if blocks:
+                blocks = min(blocks, cores_of(self.target)) if entry.persistent else blocks
                 function = getattr(module, entry.function)
                 launches.append(self._launch(entry, function, blocks, sizes, lengths, strides, wide))
         outputs = [(shapes[t.name], strides[t.name], DTYPES[t.dtype]) for t in tiles.outputs]
@@ -313,7 +350,8 @@ class TritonLauncher(Launcher):
                 case "descriptor":
                     own = places[argument.tensor]
                     axes = axes_of(tensors[own], strides[argument.tensor], sizes)
-                    described.append((place, own, Described(argument, *axes)))
+                    layout = shared_layout(argument) if entry.groups else None
+                    described.append((place, own, Described(argument, *axes, layout)))
                 case "stride":
                     value = strides[argument.tensor][argument.axis]
                 case _:
@@ -326,30 +364,22 @@ class TritonLauncher(Launcher):
         return _Launch(entry, function, blocks, template, holes, described)
 
 
-def starter(compiled: Any, blocks: int, device: int) -> Callable[..., Any]:
-    """How a kernel that Triton has compiled is started again: as Triton does it, without asking for device,
-    stream and hooks on the way if there are no hooks."""
-    usual = compiled[(blocks, 1, 1)]
-    try:
-        from triton.knobs import runtime
-
-        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
-        stream_of = torch._C._cuda_getCurrentRawStream
-    except (ImportError, AttributeError):  # another version of Triton
-        return usual
-
-    def start(*arguments: Any) -> None:
-        if calls(runtime.launch_enter_hook) or calls(runtime.launch_exit_hook):
-            usual(*arguments)
-        else:
-            run(blocks, 1, 1, stream_of(device), function, packed, None, None, None, *arguments)
-
-    return start
+def blocks_of(kernel: Kernel, sizes: Mapping[Dim, int]) -> int:
+    """How many blocks a kernel has."""
+    kept = firsts_of(kernel)
+    return prod(
+        max(-(-size_of(axis.index.dim, sizes) // axis.tile), int(axis.index in kept)) for axis in kernel.grid
+    )
 
 
-def calls(hook: Any) -> bool:
-    """Whether a hook of Triton's does anything."""
-    return hook is not None and bool(getattr(hook, "calls", True))
+@functools.cache
+def cores_of(target: str) -> int:
+    """The number of multiprocessors of the GPU at hand."""
+    return (
+        torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        if target == "cuda"
+        else 1
+    )
 
 
 def number_of(argument: Argument, sizes: Mapping[Dim, int], lengths: Mapping[Dim, int]) -> int:

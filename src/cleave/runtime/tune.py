@@ -4,137 +4,76 @@
 in a process of their own, and times the best few again in turns. A tile program that crashes, hangs, asks
 for too much or is wrong is recorded as such and never chosen. All is kept (`tune_store`): what is measured
 is not measured again, so a tuner that was stopped or killed goes on where it was. Several tuners may run at
-once: they take turns on the device.
+once: they take turns on the device. Whatever it waits for, it tells `watch` twice a second.
 """
 
 from __future__ import annotations
 
-import fcntl
+import concurrent.futures as futures
 import math
 import os
 import queue
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 
-from cleave.ir.dims import Dim
-from cleave.ir.program import Program
+from cleave.ir.dims import Atom
 from cleave.ir.text import print_program
-from cleave.knobs import knobs
 from cleave.runtime.machines import device_name
 from cleave.runtime.naming import program_digest, sizes_text, tiles_digest
 from cleave.runtime.tune_build import Builders, Job
-from cleave.runtime.tune_process import Died, Late, Process
-from cleave.runtime.tune_store import RIGHT, Key, Measured, Store, versions
-from cleave.schedule.text import print_kernel, print_tiles
+from cleave.runtime.tune_point import Choice, Event, Limits, Point, Result, Tuned, Watch
+from cleave.runtime.tune_process import BEAT, Died, Late, Message, Process
+from cleave.runtime.tune_space import ordered, refinements
+from cleave.runtime.tune_store import RIGHT, SLOW, Key, Measured, Store, versions
+from cleave.runtime.turns import device_lock
+from cleave.schedule.text import print_tiles
 from cleave.schedule.tiles import TileProgram
 
-BUILD_SECONDS, MEASURE_SECONDS, TASK_SECONDS = 180.0, 30.0, 300.0
-"""After this long a compiler, a kernel, the making of a point's arguments and standard hangs."""
+TASK_SECONDS = 120.0
+"""After this long the making of a point's arguments and standard hangs."""
 FINALISTS, NEAR = 6, 1.25
 """How many are timed again in turns, and how far behind the first they may be."""
 FINAL_SECONDS, FINAL_SHARE = 3.0, 0.1
-FIRST_SHARE = 0.9
+FIRST_SHARE, ROUND_SHARE, LAST_SHARE = 0.9, 0.6, 0.15
+"""Of the time of all points, what goes before what won at one is tried at others; of a point's, what is for
+the first round where there is a second, and what is kept for the last ones in turns."""
+CPU_BUILD_SHARE = 0.6
+"""On the CPU what is measured is built before: compilers would take the cores from the kernels."""
 MOST_JOBS = 16
-WARPS, STAGES, GROUPS = (2, 4, 8), (1, 2, 3, 4, 5), (1, 4, 8, 16)
+AHEAD, LATER = 24, 1000
+"""So many of the next point are built when nothing of this one is left to build."""
+LEAST_ASKED = 0.5
+"""The measuring process is given so many seconds at least, whatever the budget says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A tile program that may be measured; `model` is what the cost model says, in seconds, `candidate` the
-    digest of the candidate that it computes, `form` what that is called."""
-
-    tiles: TileProgram
-    model: float
-    candidate: str = ""
-    form: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A program at sizes (of its dynamic atoms at least), and what may be chosen for it, likeliest first."""
-
-    program: Program
-    target: str
-    sizes: Mapping[Dim, int]
-    choices: tuple[Choice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A choice and what was measured; `now` says that it was in this run and not an earlier one."""
-
-    choice: Choice
-    measured: Measured
-    now: bool = False
-
-
-@dataclass(slots=True)
-class Tuned:
-    """What is known of a point: right ones first, the fastest first."""
-
-    point: Point
-    results: list[Result] = field(default_factory=list[Result])
-    seconds: float = 0.0
-    """How long this took."""
-    note: str = ""
-    """Why nothing could be measured here."""
-
-    @property
-    def best(self) -> Result | None:
-        """The fastest right one."""
-        return next((r for r in self.results if r.measured.status == RIGHT), None)
-
-    @property
-    def first(self) -> Result | None:
-        """What the cost model would have taken, if it was measured."""
-        firsts = self.point.choices[:1]
-        return next((r for r in self.results if r.choice in firsts), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something for a progress display: `point` of `points`, `done` of `total` there."""
-
-    point: int
-    points: int
-    done: int
-    total: int
-    what: str
-
-
-Watch = Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a tuner may take: seconds for all points, processes that compile, and how long one kernel may
-    take to be checked and timed before it counts as hanging."""
-
-    budget: float = 60.0
-    jobs: int = 0
-    measure_seconds: float = MEASURE_SECONDS
-    build_seconds: float = BUILD_SECONDS
+Each = Callable[[int, Tuned], None]
+Pending = Point | Future[Point]
+"""A point, or one that is still being worked out."""
 
 
 def tune(
-    points: Sequence[Point],
+    points: Sequence[Pending],
     limits: Limits | None = None,
     *,
     store: Store | None = None,
     watch: Watch | None = None,
     refine: bool = True,
+    started: float | None = None,
+    target: str = "",
+    each: Each = lambda number, tuned: None,
 ) -> list[Tuned]:
-    """Measure what each point offers, likeliest first, for as long as the budget lasts. On a GPU the best few
-    are tried with other warps and stages too (`refine`)."""
+    """Measure what each point offers, likeliest first, for as long as the budget lasts, from `started` on (by
+    the monotonic clock). On a GPU the best few are tried with other warps and stages too (`refine`). Where
+    points are still to come, `target` tells for what to get ready meanwhile. `each` gets a point's number and
+    what was found as soon as it is through, and again if more was."""
     limits = limits or Limits()
-    with _Tuner(limits, store or Store(), watch or (lambda event: None), refine) as tuner:
-        return tuner.run(points)
+    start = time.monotonic() if started is None else started
+    with _Tuner(limits, store or Store(), watch or (lambda event: None), refine, start) as tuner:
+        return tuner.run(points, target, each)
 
 
 def jobs_here() -> int:
@@ -157,14 +96,19 @@ class _Unready(Exception):
 
 
 class _Tuner:
-    def __init__(self, limits: Limits, store: Store, watch: Watch, refine: bool) -> None:
+    def __init__(self, limits: Limits, store: Store, watch: Watch, refine: bool, start: float) -> None:
         self.limits, self.store, self.watch, self.refine = limits, store, watch, refine
-        jobs = limits.jobs or jobs_here()
-        self.builders = Builders(jobs, limits.build_seconds)
+        self.builders = Builders(limits.jobs or jobs_here())
         self.measurer: Process | None = None
+        self.warming = False
         self.begun: tuple[int, str] = (0, "")
         self.place, self.total = 0, 0
-        self.end = 0.0
+        self.end = start + limits.budget
+        self.at: _Run | None = None
+        self.coming: list[tuple[int, Pending]] = []
+        self.sent: set[tuple[int, str]] = set()
+        self.early: dict[tuple[int, str], Job] = {}
+        self.phase = "starting"
 
     def __enter__(self) -> _Tuner:
         return self
@@ -174,181 +118,284 @@ class _Tuner:
         if self.measurer is not None:
             self.measurer.kill()
 
-    def run(self, points: Sequence[Point]) -> list[Tuned]:
-        self.end = end = time.monotonic() + self.limits.budget
+    def run(self, points: Sequence[Pending], target: str, each: Each) -> list[Tuned]:
         self.total = len(points)
-        found: list[Tuned] = []
-        for number, point in enumerate(points):
+        if target == "cuda" and time.monotonic() < self.end:
+            self._get_ready(target)
+        known: dict[int, Point] = {}
+        found: dict[int, Tuned] = {}
+        while len(found) < len(points):
+            number, point = self._next(points, set(found))
+            known[number] = point
             self.place = number
             now = time.monotonic()
-            share = max(0.0, end - now) / (len(points) - number)
+            share = max(0.0, self.end - now) / (len(points) - len(found))
+            self.coming = [(n, p) for n, p in enumerate(points) if n not in known]
             # What wins elsewhere is tried at each point of a program when all are through.
-            found.append(self._point(point, now + share * (1.0 if len(points) == 1 else FIRST_SHARE)))
-        for number, visitors in enumerate(_visitors(found)):
-            if visitors and time.monotonic() < end:
+            found[number] = self._point(point, now + share * (1.0 if len(points) == 1 else FIRST_SHARE))
+            each(number, found[number])
+        tuned = [found[n] for n in range(len(points))]
+        for number, visitors in enumerate(_visitors(tuned)):
+            if visitors and time.monotonic() < self.end:
                 self.place = number
-                found[number] = self._point(replace(points[number], choices=visitors), end, found[number])
-        return found
+                again = replace(known[number], choices=visitors)
+                tuned[number] = self._point(again, self.end, tuned[number])
+                each(number, tuned[number])
+        return tuned
+
+    def _get_ready(self, target: str) -> None:
+        """Have all processes import what they need and the device begin, while points are worked out."""
+        self.builders.start(target)
+        self.measurer = Process("measure")
+        self.measurer.send({"ask": "warm", "target": target})
+        self.warming = True
+
+    def _next(self, points: Sequence[Pending], over: set[int]) -> tuple[int, Point]:
+        """The first point that is worked out, of those that are not over."""
+        left = {n: p for n, p in enumerate(points) if n not in over}
+        self.place = min(left)
+        while True:
+            for number, point in left.items():
+                if isinstance(point, Point):
+                    return number, point
+                if point.done():
+                    return number, point.result()
+            self._say("working out what there is to measure")
+            futures.wait([p for p in left.values() if isinstance(p, Future)], BEAT, futures.FIRST_COMPLETED)
 
     # ------------------------------------------------------------ a point
 
     def _point(self, point: Point, deadline: float, before: Tuned | None = None) -> Tuned:
         """Measure a point's choices; with what was found `before`, they are visitors and add to it."""
         start = time.monotonic()
-        run = _Run(point, key_of(point), deadline)
-        note = ""
+        run = self.at = _Run(point, key_of(point))
+        note = point.note
         if before is not None:
             start -= before.seconds
             run.results = {tiles_digest(r.choice.tiles, point.program): r for r in before.results}
             point = before.point
+        left = max(0.0, deadline - time.monotonic())
+        last = deadline - LAST_SHARE * left
+        refine = before is None and self.refine and point.target == "cuda"
         try:
-            self._round(run, run.point.choices)
-            if before is None and self.refine and point.target == "cuda" and time.monotonic() < deadline:
-                self._round(run, refinements(run.ranked()))
+            first = last - (1 - ROUND_SHARE) * (1 - LAST_SHARE) * left if refine else last
+            self._round(run, ordered(run.point.choices), first)
+            if refine and time.monotonic() < last:
+                self._round(run, ordered(refinements(run.ranked())), last)
             self._finals(run)
         except _Unready as error:
             note = str(error)
-            self.builders.drop()
+        self.builders.drop(self.place)
+        self.sent = {(place, digest) for place, digest in self.sent if place != self.place}
+        self.at = None
         return Tuned(point, run.ranked(), time.monotonic() - start, note)
 
-    def _round(self, run: _Run, choices: Sequence[Choice]) -> None:
-        """Build and measure what is not known yet. On the CPU all is built first: compilers would take the
-        cores from the kernels that are timed."""
+    def _round(self, run: _Run, choices: Sequence[Choice], until: float) -> None:
+        """Build and measure what is not known yet, until it is late; but something should be known of every
+        point: the first may take longer."""
+        if time.monotonic() > until:
+            until = 0.0  # what is known is told all the same
+        places: dict[str, int] = {}
+        for job in self._jobs(run, choices):
+            places[job.digest] = len(places)
+            if until:
+                self._send(job, places[job.digest])
+        run.total += len(places)
+        self._say(f"{len(choices) - len(places)} known, {len(places)} to build")
+        if not places or not until:
+            return
+        apart = run.point.target == "cpu"
+        built = [self.early.pop((self.place, d)) for d in places if (self.place, d) in self.early]
+        wanted = set(places) - {job.digest for job in built}
+        if not apart:
+            self._send_next()
+        now = time.monotonic()
+        mid = until if not apart else now + CPU_BUILD_SHARE * (until - now)
+        if not apart:
+            with device_lock(run.key.device, self._beat):
+                self._ready(run)  # while the compilers work
+        while wanted or built:
+            late = time.monotonic() > (until if run.right else max(until, self.end))
+            if late:
+                break
+            building = bool(wanted) and apart and (time.monotonic() < mid or not built)
+            wanted -= {job.digest for job in self._arrived(wanted, built, wait=building or not built)}
+            if built and not (building and wanted):
+                if apart:
+                    self.builders.drop(self.place)
+                    wanted.clear()
+                self._measured(run, built.pop(min(range(len(built)), key=lambda n: places[built[n].digest])))
+        self.builders.drop(self.place)
+
+    def _send(self, job: Job, urgency: int) -> None:
+        """Have something built, once."""
+        if (job.place, job.digest) not in self.sent:
+            self.sent.add((job.place, job.digest))
+            self.builders.submit(job, urgency)
+
+    def _send_next(self) -> None:
+        """Have the compilers go on with the next point when they are through with this one."""
+        for place, pending in self.coming:
+            if isinstance(pending, Future) and not pending.done():
+                continue
+            point = pending if isinstance(pending, Point) else pending.result()
+            for n, job in enumerate(
+                self._jobs(_Run(point, key_of(point)), ordered(point.choices)[:AHEAD], place)
+            ):
+                self._send(job, LATER + n)
+            return
+
+    def _jobs(self, run: _Run, choices: Sequence[Choice], place: int | None = None) -> Iterator[Job]:
+        """What is to be built; the others' results are in the run."""
+        place = self.place if place is None else place
         known = self.store.rows(run.key)
-        jobs: list[Job] = []
+        patience = self.limits.patience
+        sizes = {d.name: n for d, n in run.point.sizes.items() if isinstance(d, Atom)}
         for choice in choices:
+            self._beat()
             digest = tiles_digest(choice.tiles, run.point.program)
             if digest in run.results:
                 continue
-            if digest in known and known[digest].done:
-                run.results[digest] = Result(choice, known[digest])
+            if digest in known and known[digest].known(patience):
+                run.known(digest, Result(choice, known[digest]))
             else:
                 run.results[digest] = Result(choice, Measured("waiting"))
-                jobs.append(Job(choice, digest, print_tiles(choice.tiles), run.point.target))
-        run.total += len(jobs)
-        self._tell(run, f"{len(choices) - len(jobs)} known")
-        if not jobs or time.monotonic() > run.deadline:
-            return
-        for job in jobs:
-            self.builders.submit(job)
-        apart = run.point.target == "cpu"
-        if not apart:
-            self._ready(run)  # while the compilers work
-        ready: list[Job] = []
-        until = run.deadline if not apart else (time.monotonic() + run.deadline) / 2
-        for job in self._built(run, {job.digest for job in jobs}, until):
-            if apart:
-                ready.append(job)
-            else:
-                self._measured(run, job)
-        self.builders.drop()
-        for number, job in enumerate(sorted(ready, key=lambda j: j.choice.model)):
-            if number == 0 or time.monotonic() < run.deadline:
-                self._measured(run, job)
+                text = print_tiles(choice.tiles)
+                yield Job(choice, digest, text, run.point.target, place, patience, sizes)
 
-    def _built(self, run: _Run, wanted: set[str], until: float) -> Iterator[Job]:
-        """Jobs as they come from the compilers; those of a point that is over are passed by."""
-        right = any(r.measured.status == RIGHT for r in run.results.values())
-        last = until if right else max(until, self.end)
-        while wanted:
+    def _arrived(self, wanted: set[str], built: list[Job], wait: bool) -> list[Job]:
+        """Jobs that came from the compilers, after a moment if there is nothing else to do; those of a round
+        that is over are passed by."""
+        found: list[Job] = []
+        while True:
             try:
-                job = self.builders.done.get(timeout=max(0.01, last - time.monotonic()))
+                job = self.builders.done.get(timeout=BEAT) if wait else self.builders.done.get_nowait()
             except queue.Empty:
-                return
-            last = until  # something should be known of every point: the first may come late
-            if job.digest in wanted:
-                wanted.discard(job.digest)
-                yield job
+                if wait:
+                    self._say("building")
+                break
+            wait = False
+            if job.place != self.place:
+                self.early[job.place, job.digest] = job
+            elif job.digest in wanted:
+                found.append(job)
+        built += found
+        return found
 
     def _measured(self, run: _Run, job: Job) -> None:
         assert job.outcome is not None
-        run.done += 1
-        self._tell(run, job.outcome["status"])
-        if job.outcome["status"] != "built":
-            result = Measured(job.outcome["status"], detail=job.outcome.get("detail", ""))
+        status = job.outcome["status"]
+        if status != "built":
+            seconds = job.outcome.get("seconds") if status == SLOW else None
+            result = Measured(status, seconds, detail=job.outcome.get("detail", ""))
             self.store.end(run.key, job.digest, result)
         else:
             result = self._alone(run, job)
-        run.results[job.digest] = Result(job.choice, result, True)
+        run.done += 1
+        run.known(job.digest, Result(job.choice, result, result.status != "waiting"))
         if result.status == RIGHT and result.seconds is not None:
-            run.anchor = run.anchor or ("" if run.exact else job.text)
-            self._tell(run, f"{result.seconds * 1e6:.1f} us")
+            self._say(f"measured {result.seconds * 1e6:.1f} us")
+        else:
+            self._say(f"measured: {result.status}")
 
     def _alone(self, run: _Run, job: Job) -> Measured:
         """Check and time one tile program while no other tuner uses the device."""
-        self._ready(run)
-        with device_lock(run.key.device):
+        self.phase = "measuring"
+        with device_lock(run.key.device, self._beat):
+            self._ready(run)
             before = self.store.rows(run.key).get(job.digest)
-            if before is not None and before.done:
+            if before is not None and before.known(job.patience):
                 return before  # another tuner was faster
             self.store.begin(run.key, job.digest, job.text)
             measured = self._asked(run, job)
+            if measured.status == "waiting":
+                self.store.forget(run.key, job.digest)
+                return measured
             detail = measured.detail or str((job.outcome or {}).get("detail", ""))
             measured = replace(measured, detail=detail)
             self.store.end(run.key, job.digest, measured)
         return measured
 
     def _asked(self, run: _Run, job: Job) -> Measured:
+        """What the measuring process says; `waiting` if the budget has ended before it said anything."""
         process = self._ready(run)
+        slow = False
         try:
             load = {"ask": "load", "digest": job.digest, "tiles": job.text}
-            answer = process.ask(load, self.limits.build_seconds)
+            patience, slow = self._within(job.patience)
+            answer = process.ask(load, patience, self._beat)
             if answer["status"] == "loaded":
-                answer = process.ask({"ask": "measure", "digest": job.digest}, self.limits.measure_seconds)
+                patience, slow = self._within(self.limits.measure_seconds)
+                answer = process.ask({"ask": "measure", "digest": job.digest}, patience, self._beat)
         except Died as death:
             self.measurer = None
             return Measured("crash", detail=str(death))
         except Late:
             self.measurer = None
+            if slow:
+                return Measured("waiting")
             return Measured("hang", detail=f"no answer within {self.limits.measure_seconds:g} s")
         return Measured(
             answer["status"], answer.get("seconds"), answer.get("error"), answer.get("detail", "")
         )
 
+    def _within(self, seconds: float) -> tuple[float, bool]:
+        """Seconds that something may take so that the budget holds, and whether it is the budget that says
+        so."""
+        left = max(LEAST_ASKED, self.end - time.monotonic())
+        return min(seconds, left), left < seconds
+
     def _ready(self, run: _Run) -> Process:
         """The measuring process, at this point."""
         if self.measurer is None:
-            self.measurer = Process("measure")
+            self.measurer, self.warming = Process("measure"), False
         here = (self.measurer.pid, f"{run.key}")
         if self.begun != here:
             program = run.point.program
-            message: dict[str, Any] = {
+            message: Message = {
                 "ask": "task",
                 "target": run.point.target,
                 "program": print_program(program),
                 "sizes": {atom.name: run.point.sizes[atom] for atom in program.dynamic},
                 "precision": torch.get_float32_matmul_precision(),
                 "threads": torch.get_num_threads() if run.point.target == "cpu" else 0,
-                "anchor": run.anchor,
             }
+            self.phase = "making arguments and the right results"
             try:
-                run.exact = self.measurer.ask(message, TASK_SECONDS)["exact"]
+                if self.warming:
+                    self.measurer.answer(TASK_SECONDS, self._beat)
+                    self.warming = False
+                answer = self.measurer.ask(message, self._within(TASK_SECONDS)[0], self._beat)
             except (Died, Late) as error:
                 self.measurer = None
                 raise _Unready(
                     f"the measuring process could not take up the point: {error or 'too slow'}"
                 ) from error
             self.begun = here
+            if answer["status"] != "ready":
+                raise _Unready(answer["detail"])
         return self.measurer
 
     def _finals(self, run: _Run) -> None:
         """Time the best few once more, in turns: alone, the clock's rate of the moment decides."""
         right = [r for r in run.ranked() if r.measured.status == RIGHT]
-        if len(right) < 2 or not any(r.now for r in right[:FINALISTS]):
+        left = self.end - time.monotonic()
+        if len(right) < 2 or left <= 0 or not any(r.now for r in right[:FINALISTS]):
             return
         limit = NEAR * (right[0].measured.seconds or math.inf)
         last = [r for r in right[:FINALISTS] if (r.measured.seconds or math.inf) <= limit]
         texts = {tiles_digest(r.choice.tiles, run.point.program): print_tiles(r.choice.tiles) for r in last}
         seconds = min(FINAL_SECONDS, max(0.3, FINAL_SHARE * self.limits.budget / max(1, self.total)))
-        self._tell(run, f"the best {len(last)} in turns")
+        self._say(f"the best {len(last)} in turns")
         try:
-            with device_lock(run.key.device):
+            with device_lock(run.key.device, self._beat):
                 process = self._ready(run)
                 for digest, text in texts.items():
-                    process.ask({"ask": "load", "digest": digest, "tiles": text}, self.limits.build_seconds)
-                message = {"ask": "compare", "digests": list(texts), "seconds": seconds}
+                    message = {"ask": "load", "digest": digest, "tiles": text}
+                    process.ask(message, self._within(self.limits.patience)[0], self._beat)
+                message = {"ask": "compare", "digests": list(texts), "seconds": min(seconds, left / 2)}
                 longest = seconds + self.limits.measure_seconds * len(last)
-                answer = process.ask(message, longest)
+                answer = process.ask(message, self._within(longest)[0], self._beat)
         except (Died, Late):
             self.measurer = None  # what was measured alone stands
             return
@@ -356,10 +403,19 @@ class _Tuner:
             old = run.results[digest]
             new = replace(old.measured, seconds=median)
             self.store.end(run.key, digest, new)
-            run.results[digest] = replace(old, measured=new)
+            run.results[digest] = Result(old.choice, new, old.now)
 
-    def _tell(self, run: _Run, what: str) -> None:
-        self.watch(Event(self.place, self.total, run.done, run.total, what))
+    def _say(self, what: str) -> None:
+        self.phase = what
+        self._beat()
+
+    def _beat(self) -> None:
+        """Tell the watcher where this is."""
+        run = self.at
+        done, total, best = (run.done, run.total, run.right or None) if run is not None else (0, 0, None)
+        what = f"{self.phase}; {self.builders.told}" if self.builders.threads else self.phase
+        left = max(0.0, self.end - time.monotonic())
+        self.watch(Event(self.place, self.total, done, total, what, best, left))
 
 
 def _visitors(tuned: Sequence[Tuned]) -> list[tuple[Choice, ...]]:
@@ -380,17 +436,21 @@ def _visitors(tuned: Sequence[Tuned]) -> list[tuple[Choice, ...]]:
 
 @dataclass(slots=True)
 class _Run:
-    """A point while it is tuned; `results` by the digest of the tile program."""
+    """A point while it is tuned; `results` by the digest of the tile program, `right` the least seconds of a
+    right one in this run (0: none yet)."""
 
     point: Point
     key: Key
-    deadline: float
     results: dict[str, Result] = field(default_factory=dict[str, Result])
-    exact: bool = True
-    anchor: str = ""
-    """The first right tile program, where others are compared with it and not with float64."""
+    right: float = 0.0
     done: int = 0
     total: int = 0
+
+    def known(self, digest: str, result: Result) -> None:
+        """Take up what is known of a tile program."""
+        self.results[digest] = result
+        if result.measured.status == RIGHT and result.measured.seconds is not None:
+            self.right = min(result.measured.seconds, self.right or math.inf)
 
     def ranked(self) -> list[Result]:
         """Right ones by time, then the others; what was not reached is left out."""
@@ -401,39 +461,3 @@ class _Run:
 def _time(result: Result) -> float:
     seconds = result.measured.seconds
     return math.inf if seconds is None or result.measured.status != RIGHT else seconds
-
-
-def refinements(ranked: Sequence[Result], count: int = 3) -> list[Choice]:
-    """The best few with other warps and stages, block orders and ways to load: of these the scheduler makes
-    one choice per tiling. Changed is the kernel with the longest text, which does most of the work."""
-    found: list[Choice] = []
-    for result in ranked[:count]:
-        if result.measured.status != RIGHT:
-            continue
-        kernels = result.choice.tiles.kernels
-        dearest = max(range(len(kernels)), key=lambda n: len(print_kernel(kernels[n])))
-        old = kernels[dearest]
-        changed = [replace(old, warps=warps, stages=stages) for warps in WARPS for stages in STAGES]
-        changed += [replace(old, descriptors=not old.descriptors)]
-        changed += [replace(old, group=group) for group in GROUPS if len(old.grid) > 1]
-        for kernel in dict.fromkeys(changed):
-            made = (*kernels[:dearest], kernel, *kernels[dearest + 1 :])
-            found.append(replace(result.choice, tiles=replace(result.choice.tiles, kernels=made)))
-    return found
-
-
-@contextmanager
-def device_lock(device: str) -> Iterator[None]:
-    """One measurement at a time on a device, over all processes that keep their data in one folder."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", device)
-    try:
-        knobs().data_dir.mkdir(parents=True, exist_ok=True)
-        handle = os.open(knobs().data_dir / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError:
-        yield  # nothing can be written: nobody to take turns with
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

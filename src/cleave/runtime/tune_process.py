@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +25,14 @@ Message = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 QUOTED = 400
 """Characters of a dead child's output that are quoted."""
+BEAT = 0.5
+"""Seconds between two beats while an answer is waited for."""
+
+KILL_SECONDS = 1.0
+
+
+def still() -> None:
+    """A beat that tells nobody."""
 
 
 class Died(Exception):
@@ -55,24 +65,34 @@ class Process:
         """The child's process number."""
         return self._child.pid
 
-    def ask(self, message: Message, seconds: float) -> Message:
-        """Send a message and wait for the answer. Raises `Died` or `Late`; the child is then gone."""
+    def ask(self, message: Message, seconds: float, beat: Callable[[], None] = still) -> Message:
+        """Send a message and wait for the answer; `beat` is called now and then meanwhile. Raises `Died` or
+        `Late`; the child is then gone."""
+        self.send(message)
+        return self.answer(seconds, beat)
+
+    def send(self, message: Message) -> None:
+        """Send a message whose answer is taken later, by `answer`."""
         assert self._child.stdin is not None
         try:
             self._child.stdin.write(json.dumps(message).encode() + b"\n")
             self._child.stdin.flush()
         except BrokenPipeError:
             raise self._dead() from None
-        return self._answer(time.monotonic() + seconds)
 
-    def _answer(self, deadline: float) -> Message:
+    def answer(self, seconds: float, beat: Callable[[], None] = still) -> Message:
+        """The answer to the first message that has none yet."""
         assert self._child.stdout is not None
         pipe = self._child.stdout.fileno()
+        deadline = time.monotonic() + seconds
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            if left <= 0:
                 self.kill()
                 raise Late
+            if not select.select([pipe], [], [], min(left, BEAT))[0]:
+                beat()
+                continue
             data = os.read(pipe, 1 << 16)
             if not data:
                 raise self._dead()
@@ -99,7 +119,8 @@ class Process:
                 os.killpg(self._child.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 self._child.kill()
-            self._child.wait()
+            with suppress(subprocess.TimeoutExpired):  # a driver may hold it until its kernel ends
+                self._child.wait(KILL_SECONDS)
         self._close()
 
     def _close(self) -> None:

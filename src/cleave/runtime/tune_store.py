@@ -27,11 +27,13 @@ BUSY_SECONDS = 30.0
 MOST_ATTEMPTS = 2
 """So often a measurement is begun; one that took the tuner with it each time is not begun again."""
 
-STARTED, RIGHT, WRONG = "started", "right", "wrong"
-STATUSES = (RIGHT, WRONG, STARTED, "crash", "hang", "memory", "infeasible", "refused", "unsteady")
+STARTED, RIGHT, WRONG, SLOW = "started", "right", "wrong", "slow"
+STATUSES = (RIGHT, WRONG, STARTED, SLOW, "crash", "hang", "memory", "infeasible", "refused", "unsteady")
 """How a measurement may stand: `crash` and `hang` ended the process, `memory` is what the device or the host
-ran out of, `infeasible` what the device never has, `refused` by a compiler, `unsteady` differs from run to
-run. Only `right` is ever chosen."""
+ran out of, `infeasible` what the device never has, `refused` by a compiler, `slow` to compile, `unsteady`
+differs from run to run. Only `right` is ever chosen."""
+SLOW_KEPT = 24 * 3600.0
+"""For so many seconds it is believed that something is slow to compile: the machine may have been busy."""
 
 _TABLES = """
 create table if not exists measured (
@@ -57,8 +59,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What became of one tile program at one point. `seconds` is the median and None unless it is right;
-    `error` the largest relative error of a row; `detail` is for people."""
+    """What became of one tile program at one point. `seconds` is the median of one that is right, how long
+    a compiler was given for one that is slow, else None; `error` the largest relative error of a row;
+    `detail` is for people, `moment` when it was."""
 
     status: str
     seconds: float | None = None
@@ -66,13 +69,20 @@ class Measured:
     detail: str = ""
     attempts: int = 1
     owner: int = 0
+    moment: float = 0.0
 
     @property
     def done(self) -> bool:
         """Whether it need not be measured again."""
-        if self.status != STARTED:
-            return True
-        return self.attempts >= MOST_ATTEMPTS and not _lives(self.owner)
+        return self.known(0.0)
+
+    def known(self, patience: float) -> bool:
+        """The same for one who would give a compiler so many seconds."""
+        if self.status == STARTED:
+            return self.attempts >= MOST_ATTEMPTS and not _lives(self.owner)
+        if self.status == SLOW:
+            return (self.seconds or 0.0) >= patience and time.time() < self.moment + SLOW_KEPT
+        return True
 
 
 def versions() -> str:
@@ -123,7 +133,7 @@ class Store:
     def rows(self, key: Key) -> dict[str, Measured]:
         """All measurements of a point by the tile program's digest."""
         found = self._base.execute(
-            "select tiles, status, seconds, error, detail, attempts, owner from measured "
+            "select tiles, status, seconds, error, detail, attempts, owner, moment from measured "
             "where device = ? and program = ? and sizes = ? and versions = ?",
             (key.device, key.program, key.sizes, key.versions),
         )
@@ -135,6 +145,15 @@ class Store:
         self._put(key, tiles, Measured(STARTED, detail="begun and never ended", attempts=attempts))
         with self._change() as base:
             base.execute("insert or ignore into texts values (?, ?)", (tiles, text))
+
+    def forget(self, key: Key, tiles: str) -> None:
+        """Take back what was begun: it was cut short, which says nothing about it."""
+        with self._change() as base:
+            base.execute(
+                "delete from measured where device = ? and program = ? and sizes = ? and versions = ? "
+                "and tiles = ?",
+                (key.device, key.program, key.sizes, key.versions, tiles),
+            )
 
     def end(self, key: Key, tiles: str, measured: Measured) -> None:
         """Keep what became of it."""

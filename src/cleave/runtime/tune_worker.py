@@ -4,9 +4,8 @@
 
 Reads messages and answers each (see `tune_process`). `build` compiles, so that the cache has what is measured
 later, and needs no device. `measure` first gets a point (`task`), then tile programs: each is run on poisoned
-memory and compared with float64, run again for equal bits, and only then timed. Where float64 is too large
-it is compared with float64 at smaller sizes, and at full size with the first that was right. Whatever is
-not foreseen ends the process, which the parent survives.
+memory and compared with float64, run again for equal bits, and only then timed. Whatever is not foreseen
+ends the process, which the parent survives.
 """
 
 from __future__ import annotations
@@ -18,36 +17,48 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from cleave.errors import BuildError, CleaveError, Infeasible
-from cleave.ir.dims import Dim
+from cleave.ir.dims import Atom, Dim
 from cleave.ir.parse import parse_program
 from cleave.ir.program import Program
+from cleave.runtime import machines
+from cleave.runtime.ahead import pretend, stand_ins
 from cleave.runtime.clock import Clock
 from cleave.runtime.judge import Value, allowed, error_of, evaluate, make_inputs
 from cleave.runtime.launch import Launcher
-from cleave.runtime.triton_build import compile_for
+from cleave.runtime.triton_build import Report
 from cleave.runtime.triton_launch import TritonLauncher
 from cleave.schedule.parse import parse_tiles
 from cleave.schedule.tiles import TileProgram
 
 Message = dict[str, Any]
 STEADY_RUNS = 2
+NICE = 10
 QUICK_SECONDS, LONG_SECONDS = 0.1, 0.6
-SMALL = 192
-"""Dynamic sizes at which results are checked where the full ones are too large for float64."""
-SLACK = 2.0
-"""Two right results may lie this much further apart than either from the truth."""
 
 
 def main() -> None:
     """Build or measure until the parent is gone."""
-    serve(build if sys.argv[1] == "build" else Measurer().answer)
+    if sys.argv[1] != "build":
+        serve(Measurer().answer)
+        return
+    os.nice(NICE)  # what is timed goes first
+    threading.Thread(target=_imported, daemon=True).start()  # while the first message is on its way
+    serve(build)
+
+
+def _imported() -> None:
+    """Import what compiles, which takes seconds. Imports lock: a message that comes meanwhile waits."""
+    with suppress(ImportError):
+        import triton.compiler  # noqa: F401
+
+        import cleave.codegen.triton  # noqa: F401
 
 
 def serve(answer: Callable[[Message], Message]) -> None:
@@ -74,16 +85,24 @@ def build(message: Message) -> Message:
         if message["target"] == "cpu":
             Launcher(tiles)
             return {"status": "built", "detail": ""}
-        from cleave.codegen import triton as emitter
-
         torch.set_float32_matmul_precision(message["precision"])
-        overlapped = message["capability"] >= 90
-        source = emitter.emit(tiles, precision=message["precision"], described=True, overlapped=overlapped)
-        reports = compile_for(source, message["capability"])
+        reports = compiled_ahead(tiles, message)
     except (BuildError, Infeasible) as error:
         return refusal(error)
     notes = [f"{r.kernel}: {r.registers} registers, {r.spills} spilled, {r.shared} shared" for r in reports]
     return {"status": "built", "detail": "; ".join(notes), "spills": sum(r.spills for r in reports)}
+
+
+def compiled_ahead(tiles: TileProgram, message: Message) -> tuple[Report, ...]:
+    """Compile for a GPU that this process does not touch, as the measured call will ask for it."""
+    pretend(message["capability"])
+    sizes: dict[Dim, int] = {Atom(name): size for name, size in message["sizes"].items()}
+    example = stand_ins(tiles, sizes) if sizes else None
+    machines.call_it("cuda", message["device"])
+    launcher = TritonLauncher(
+        tiles, precision=message["precision"], capability=message["capability"], example=example
+    )
+    return launcher.reports
 
 
 def refusal(error: CleaveError) -> Message:
@@ -99,11 +118,10 @@ def refusal(error: CleaveError) -> Message:
 
 @dataclass(slots=True)
 class Standard:
-    """What results are compared with at some sizes: arguments, wanted results (None: not known), and the
-    error that is allowed."""
+    """What results are compared with: arguments, the right results, and the error that is allowed."""
 
     args: list[Value]
-    wanted: tuple[torch.Tensor, ...] | None
+    wanted: tuple[torch.Tensor, ...]
     allowed: float
 
 
@@ -112,13 +130,15 @@ class Measurer:
     """The measuring side: the point in hand, and the launchers that were right at it."""
 
     target: str = ""
-    standards: list[Standard] = field(default_factory=list[Standard])
+    standard: Standard | None = None
     launchers: dict[str, Launcher] = field(default_factory=dict[str, Launcher])
     clock: Clock | None = None
 
     def answer(self, message: Message) -> Message:
-        """Do what a message asks: `task`, `load`, `measure` or `compare`."""
+        """Do what a message asks: `warm`, `task`, `load`, `measure` or `compare`."""
         match message["ask"]:
+            case "warm":
+                return self.warm(message["target"])
             case "task":
                 return self.begin(message)
             case "load":
@@ -129,6 +149,14 @@ class Measurer:
                 return self.compare(message["digests"], message["seconds"])
 
     # ------------------------------------------------------------ the point
+
+    def warm(self, target: str) -> Message:
+        """Import what compiles, and begin with the device, before there is anything to measure."""
+        self.clock = self.clock or Clock("cuda" if target == "cuda" else "cpu")
+        if target == "cuda":
+            _imported()
+            self.clock.once(torch.cuda.synchronize)
+        return {"status": "warm"}
 
     def begin(self, message: Message) -> Message:
         """Take up a point: make its arguments and what results are compared with."""
@@ -141,23 +169,19 @@ class Measurer:
         self.launchers.clear()
         program = parse_program(message["program"])
         sizes = program.bind({a: message["sizes"][a.name] for a in program.dynamic})
-        self.standards = [standard(program, sizes, device)]
-        if self.standards[0].wanted is None:
-            small = program.bind({a: min(SMALL, sizes[a]) for a in program.dynamic})
-            if small != sizes:
-                self.standards.insert(0, standard(program, small, device))
-        self.standards = [s for s in self.standards if s.wanted is not None or s is self.standards[-1]]
-        exact = self.standards[-1].wanted is not None
-        if not exact and message["anchor"]:  # what was right before this process began
-            self._judged(launcher_for(parse_tiles(message["anchor"]), self.target))
-        return {"status": "ready", "exact": exact}
+        try:
+            self.standard = standard(program, sizes, device)
+        except (Infeasible, torch.OutOfMemoryError) as error:
+            return {"status": "unjudged", "detail": f"it cannot be told what is right: {error}"}
+        return {"status": "ready"}
 
     # ------------------------------------------------------------ one tile program
 
     def load(self, digest: str, text: str) -> Message:
         """Build a tile program, or take it from the cache."""
+        assert self.standard is not None
         try:
-            self.launchers[digest] = launcher_for(parse_tiles(text), self.target)
+            self.launchers[digest] = launcher_for(parse_tiles(text), self.target, self.standard.args)
         except CleaveError as refused:
             return refusal(refused)
         return {"status": "loaded"}
@@ -169,7 +193,8 @@ class Measurer:
             error, limit = self._judged(launcher)
             if not error <= limit:
                 return {"status": "wrong", "error": shown(error), "detail": f"allowed is {limit:.2e}"}
-            args = self.standards[-1].args
+            assert self.standard is not None
+            args = self.standard.args
             if not steady(launcher, args):
                 return {
                     "status": "unsteady",
@@ -186,50 +211,38 @@ class Measurer:
         return {"status": "right", "seconds": seconds, "error": error}
 
     def _judged(self, launcher: Launcher) -> tuple[float, float]:
-        """The error, and what is allowed, at the sizes where they are furthest apart. A right result
-        becomes the standard of a point that has none."""
-        worst = (0.0, math.inf)
-        for one in sorted(self.standards, key=lambda s: s.wanted is None):
-            with poisoned():
-                found = launcher(*one.args)
-            if one.wanted is None:
-                if worst[0] > worst[1]:
-                    break  # wrong where it can be judged: no standard for others
-                one.wanted, one.allowed = found, SLACK * max(s.allowed for s in self.standards)
-            error = error_of(found, one.wanted)
-            allowed = max(one.allowed, 1e-300)
-            if math.isnan(error):
-                return math.inf, allowed
-            if worst[1] == math.inf or error / allowed > worst[0] / worst[1]:
-                worst = error, allowed
-        return worst
+        """The error, and what is allowed."""
+        assert self.standard is not None
+        with poisoned():
+            found = launcher(*self.standard.args)
+        error = error_of(found, self.standard.wanted)
+        return math.inf if math.isnan(error) else error, max(self.standard.allowed, 1e-300)
 
     # ------------------------------------------------------------ the best few
 
     def compare(self, digests: Sequence[str], seconds: float) -> Message:
         """Time several that are loaded in turns."""
         assert self.clock is not None
-        args = self.standards[-1].args
+        assert self.standard is not None
+        args = self.standard.args
         calls = {d: (lambda run=self.launchers[d]: run(*args)) for d in digests}
         return {"status": "compared", "seconds": self.clock.medians(calls, seconds, least=7, most=101)}
 
 
 def standard(program: Program, sizes: Mapping[Dim, int], device: str) -> Standard:
-    """Arguments at some sizes, and the results in float64 if they can be had."""
+    """Arguments at some sizes, and the results in float64. `Infeasible` if they are too many to be had."""
     args = make_inputs(program, sizes, device)
-    try:
-        wanted = evaluate(program, args, sizes)
-        own = error_of(evaluate(program, args, sizes, None), wanted)
-    except (Infeasible, torch.OutOfMemoryError):
-        return Standard(args, None, 0.02)
+    wanted = evaluate(program, args, sizes)
+    own = error_of(evaluate(program, args, sizes, None), wanted)
     return Standard(args, wanted, allowed(own, program, max(sizes.values(), default=1)))
 
 
-def launcher_for(tiles: TileProgram, target: str) -> Launcher:
-    """Build a tile program for a target."""
+def launcher_for(tiles: TileProgram, target: str, example: Sequence[Value]) -> Launcher:
+    """Build a tile program for a target and for calls like an example."""
     if target == "cpu":
         return Launcher(tiles)
-    return TritonLauncher(tiles, target=target, precision=torch.get_float32_matmul_precision())
+    precision = torch.get_float32_matmul_precision()
+    return TritonLauncher(tiles, target=target, precision=precision, example=example)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cleave.ir.candidate import Fold
-from cleave.ir.dims import Dim, Term
+from cleave.ir.dims import Dim, Gather, Index, Inject, Join, Term
 from cleave.ir.ops import Access, Const, Contract, Node, Position, Reduce, Scalar, SizeOf
 
 
@@ -143,7 +143,7 @@ def _choose(
 def _nodes_read(access: Access) -> list[Node]:
     """The node an access reads, and those that its terms look up."""
     probe: list[Node] = [access.node]
-    stack: list[Term] = list(access.terms)
+    stack = [term for term in access.terms if not isinstance(term.leaf, Index)]
     while stack:
         for inner in gathers_in(stack.pop()):
             probe.append(inner.node)
@@ -153,8 +153,6 @@ def _nodes_read(access: Access) -> list[Node]:
 
 def gathers_in(value: Term) -> list[Access]:
     """The accesses that a term looks up directly."""
-    from cleave.ir.dims import Gather, Inject, Join
-
     found: list[Access] = []
     for leaf, _ in value.leaves:
         match leaf:

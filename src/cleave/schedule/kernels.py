@@ -9,7 +9,7 @@ that is written and also reduced may be kept in full or read twice. Tiles come l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 from cleave.errors import Infeasible
@@ -53,6 +53,8 @@ class Built:
     roots: tuple[Index, ...]
     parts: Index | None
     states: Mapping[int, tuple[Source, str, tuple[Term, ...]]]
+    kept: dict[str, object] = field(default_factory=dict[str, object], compare=False)
+    """What later stages remember of this kernel: it is scheduled for several sizes."""
 
 
 # ---------------------------------------------------------------- tensors
@@ -93,7 +95,10 @@ Unified = tuple[tuple[tuple[int, ...], ...], tuple[Dim, ...], list[Visits]]
 def unify(spec: Spec) -> Unified:
     """Root axes that mean the same index. Two axes of two roots are one if the roots read a common node
     with these axes in the same place; the nearest common node counts. Returns, for each root, the numbers
-    of its axes' indices, the indices' dims, and what each root reads."""
+    of its axes' indices, the indices' dims, and what each root reads (nothing for a root by itself)."""
+    if len(spec.roots) == 1:
+        dims = spec.roots[0].dims
+        return (tuple(range(len(dims))),), dims, [{}]
     return _remembered("unify", replace(spec, split=None, spans=(), axes=None, dims=()), _unify)
 
 

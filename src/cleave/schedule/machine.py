@@ -52,8 +52,12 @@ class Machine:
     """The largest row that a block may keep while it is reduced and written."""
     step: float = 0.0
     """Seconds that one iteration of a loop takes at least."""
+    staged_step: float = 0.0
+    """Seconds more if it computes an operand of a product, which waits for that after the load."""
     latency: float = 0.0
     """Seconds from asking for a tile to having it, where that is not hidden by hardware (0 if it is)."""
+    near_latency: float = 0.0
+    """The same if the last cache has it."""
     base_registers: int = 0
     """Registers of a thread beside those for tiles."""
     division: float = 1.0
@@ -64,6 +68,28 @@ class Machine:
     """The share of the matrix rate that is reached where an operand is computed on the way."""
     shallow: float = 1.0
     """The share of the matrix rate that is reached with one tile less on its way than stages allow."""
+    narrow: float = 1.0
+    """The share where rows with a computed operand are too few for each warp to have its own."""
+    full_product: float = 48.0
+    """What a product's tile has at the full matrix rate: half the harmonic mean of its sides."""
+    reload_waves: float = 4.0
+    """Waves of blocks after which a tensor that the last cache cannot hold is loaded again."""
+    unhidden: float = 0.1
+    """The share of what is not the bottleneck that is paid all the same."""
+    groups: tuple[int, ...] = ()
+    """How many warp groups may share a block's rows (compute capability 9)."""
+    turn: float = 0.0
+    """Seconds that a warp group waits for its turn in each step in which it computes an operand."""
+    grouped_vector: float = 1.0
+    """What an ordinary operation costs where warp groups share the rows, as a share of what it costs else."""
+    third_group: float = 1.0
+    """What work beside products costs with three warp groups, as a share of what it costs with two."""
+    grouped_shallow: float = 1.0
+    """The share of the matrix rate that warp groups reach with two stages, where nothing is computed."""
+    grouped_start: float = 0.0
+    """Seconds that a kernel with warp groups takes to start beyond what another one takes."""
+    grouped_prologue: float = 1.0
+    """The same of a block's prologue."""
 
     def rate(self, dtype: str) -> float:
         """Tile-product operations per second and core for operands of a dtype."""
@@ -102,13 +128,13 @@ H200 = Machine(
     kind="cuda",
     cores=132,
     memory=4.3e12,
-    near=8.4e12,
+    near=12e12,
     near_bytes=50 << 20,
-    matrix={"f16": 6.0e12, "bf16": 6.0e12, "f32": 0.25e12, "f64": 0.2e12},
+    matrix={"f16": 6.1e12, "bf16": 6.1e12, "f32": 0.25e12, "f64": 0.2e12},
     vector=0.12e12,
     special=29e9,
-    launch=1.9e-6,
-    prologue=3.8e-6,
+    launch=1.7e-6,
+    prologue=2.4e-6,
     core_bytes=227 << 10,
     register_bytes=256 << 10,
     dot_min=16,
@@ -120,11 +146,24 @@ H200 = Machine(
     stages=(2, 3, 4),
     whole_limit=1024,
     keep_bytes=64 << 10,
-    step=0.48e-6,
-    latency=1.45e-6,
-    base_registers=64,
+    step=0.45e-6,
+    staged_step=0.3e-6,
+    latency=1.6e-6,
+    near_latency=0.9e-6,
+    base_registers=30,
     division=2.8,
-    overlap=0.0,
-    staged=0.48,
-    shallow=0.6,
+    overlap=0.61,
+    staged=0.53,
+    shallow=0.94,
+    narrow=0.66,
+    full_product=33.0,
+    reload_waves=2.3,
+    unhidden=0.05,
+    groups=(2, 3),
+    turn=0.2e-6,
+    grouped_vector=0.6,
+    grouped_start=3.5e-6,
+    third_group=0.85,
+    grouped_shallow=0.65,
+    grouped_prologue=0.5,
 )

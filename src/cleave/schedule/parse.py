@@ -185,6 +185,7 @@ class _KernelParser:
         stages = cursor.integer("a number of stages")
         group = cursor.integer("a number of rows of blocks") if cursor.accept("group") else 1
         descriptors = cursor.accept("descriptors")
+        groups = cursor.integer("a number of warp groups") if cursor.accept("groups") else 0
         cursor.expect("{")
         body, updates = self.body()
         if updates is not None:
@@ -192,7 +193,8 @@ class _KernelParser:
         # Lanes may name indices of loops, which the body introduces.
         rows = tuple(tuple(self.resolve(token) for token in lane) for lane in lanes)
         names = tuple((index, name) for name, index in self.indices.items())
-        return Kernel(name, tensors, grid, whole, rows, body, names, warps, stages, group, descriptors)
+        wishes = (warps, stages, group, descriptors, groups)
+        return Kernel(name, tensors, grid, whole, rows, body, names, *wishes)
 
     def group(self, word: str, item: Callable[[], _ITEM]) -> tuple[_ITEM, ...]:
         """Items in parentheses after a word, none if the word does not come."""

@@ -8,35 +8,20 @@ splits a dim over blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil, prod
+from dataclasses import dataclass
+from math import prod
 
 from cleave.errors import Infeasible
 from cleave.ir.candidate import Candidate
-from cleave.ir.dims import Atom, Dim, Extent, Part, Parts, size_of
+from cleave.ir.dims import Atom, Dim, Part, Parts, size_of
 from cleave.ir.ops import Node
 from cleave.ir.program import Program
-from cleave.knobs import knobs
-from cleave.schedule.cost import Cost, cost_of, kernel_cost
+from cleave.schedule.choices import Choice, choices, kernel_parts
+from cleave.schedule.cost import Cost, cost_of
 from cleave.schedule.cuts import Plan, plans
-from cleave.schedule.kernels import (
-    Built,
-    build,
-    forms,
-    input_tensors,
-    output_roots,
-    split,
-    splittable,
-)
+from cleave.schedule.kernels import input_tensors, output_roots
 from cleave.schedule.machine import Machine
-from cleave.schedule.powers import in_base_two
-from cleave.schedule.space import limits_of, tilings
-from cleave.schedule.specs import Spec
-from cleave.schedule.tiles import ContractTile, Kernel, Loop, Statement, Tensor, TileProgram
-from cleave.schedule.tiling import Tiling, write_kernel
-
-_LEAST_TILES = 2
-"""Tiles that a part of a split has at least: fewer don't pay for the merge."""
+from cleave.schedule.tiles import Loop, Statement, TileProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +31,6 @@ class Ranked:
     tiles: TileProgram
     cost: Cost
     candidate: Candidate
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One way to do one kernel of a plan: a kernel, or the two of a split."""
-
-    kernels: tuple[Kernel, ...]
-    spaces: tuple[Tensor, ...]
-    limits: tuple[tuple[Atom, int], ...]
-    splits: tuple[Dim, ...]
-    cost: float
 
 
 def best(
@@ -172,18 +146,22 @@ def _assembled(
     """Tile programs of a plan: the best choice for each kernel, and the next ones of the dearest."""
     order = [*input_tensors(candidate.program), *(r.tensor.name for r in output_roots(candidate.program))]
     order += [space.name for space in plan.workspaces]
-    options = [_choices(candidate, spec, sizes, machine, order, count) for spec in plan.specs]
+    options = [choices(candidate, spec, sizes, machine, order, count) for spec in plan.specs]
     dearest = max(range(len(options)), key=lambda n: (options[n][0].cost, -n))
     found: list[Ranked] = []
     for choice in options[dearest]:
         chosen = [choice if n == dearest else option[0] for n, option in enumerate(options)]
         tiles = _program(candidate, plan, chosen)
-        cost = cost_of(tiles, sizes, machine, choose_parts(tiles, sizes, machine))
+        splits = [dim for c in chosen for dim in c.splits]
+        if len(set(splits)) == len(splits):  # each kernel was costed at the part count that it will have
+            cost = sum((draft.cost for c in chosen for draft in c.drafts), start=Cost(0.0, launches=0))
+        else:
+            cost = cost_of(tiles, sizes, machine, choose_parts(tiles, sizes, machine))
         found.append(Ranked(tiles, cost, candidate))
     return found
 
 
-def _program(candidate: Candidate, plan: Plan, chosen: Sequence[_Choice]) -> TileProgram:
+def _program(candidate: Candidate, plan: Plan, chosen: Sequence[Choice]) -> TileProgram:
     program = candidate.program
     limits: dict[Atom, int] = {}
     for atom, limit in (item for choice in chosen for item in choice.limits):
@@ -201,136 +179,6 @@ def _program(candidate: Candidate, plan: Plan, chosen: Sequence[_Choice]) -> Til
     )
 
 
-# ---------------------------------------------------------------- one kernel
-
-
-def _choices(
-    candidate: Candidate,
-    spec: Spec,
-    sizes: Mapping[Dim, int],
-    machine: Machine,
-    order: Sequence[str],
-    count: int,
-) -> list[_Choice]:
-    """The cheapest ways to do one kernel, split or not, cheapest first."""
-    found: list[_Choice] = []
-    reasons: list[str] = []
-    for form in forms(spec, sizes, machine):
-        try:
-            built = build(form)
-            single = _tiled(built, sizes, machine, order)
-        except Infeasible as error:
-            reasons.append(str(error))
-            continue
-        blocks = min((_blocks(c.kernels[0], sizes) for c in single[:1]), default=0)
-        split_choices: list[_Choice] = []
-        for members in splittable(built):
-            over = _over(built, members)
-            if over in candidate.splits or (
-                not candidate.splits and blocks < machine.cores * machine.blocks_per_core
-            ):
-                split_choices += _split(built, members, over, sizes, machine, order, over in candidate.splits)
-        found += [*single, *split_choices]
-    if not found:
-        raise Infeasible(f"kernel {spec.name}: {'; '.join(dict.fromkeys(reasons))}")
-    if any(c.splits for c in found) and candidate.splits:
-        found = [c for c in found if c.splits]
-    ranked = sorted(found, key=lambda c: c.cost)
-    firsts: dict[object, _Choice] = {}
-    for choice in ranked:
-        key = (len(choice.kernels), bool(choice.limits), len(_loops(choice.kernels[0].body)))
-        firsts.setdefault(key, choice)
-    wanted = [ranked[0], *firsts.values(), *ranked]
-    kept = list({c.kernels: c for c in wanted}.values())[: count + len(firsts)]
-    return sorted(kept, key=lambda c: c.cost)
-
-
-def _over(built: Built, members: frozenset[str]) -> Dim:
-    return next(s.over for s, _, _ in built.states.values() if s.key in members)
-
-
-def _tiled(built: Built, sizes: Mapping[Dim, int], machine: Machine, order: Sequence[str]) -> list[_Choice]:
-    """All tilings of a kernel that is not split."""
-    found: list[_Choice] = []
-    for tiling in tilings(built, sizes, machine):
-        kernel = _written(built, tiling, machine, order)
-        limits = tuple(limits_of(tiling, built).items())
-        cost = kernel_cost(kernel, sizes, machine, {}).seconds
-        found.append(_Choice((kernel,), (), limits, (), cost))
-    return sorted(found, key=lambda c: c.cost)
-
-
-def _written(built: Built, tiling: Tiling, machine: Machine, order: Sequence[str]) -> Kernel:
-    known: dict[Dim, int] = {a: s for a, s in built.spec.program.sizes if not isinstance(s, Extent)}
-    kernel = write_kernel(built.spec.name, built.graph, built.places, tiling, known, order)
-    if machine.kind != "cuda":
-        return kernel
-    if _multiplies(kernel.body):
-        shared = len(kernel.grid) > 1 and min(a.tile for a in kernel.grid[-2:]) > 1
-        kernel = replace(kernel, group=machine.group if shared else 1, descriptors=True)
-    return in_base_two(kernel) if knobs().numerics != "strict" else kernel
-
-
-def _multiplies(body: Sequence[Statement]) -> bool:
-    """Whether statements contract tiles."""
-    return any(isinstance(s, ContractTile) or (isinstance(s, Loop) and _multiplies(s.body)) for s in body)
-
-
-def _split(
-    built: Built,
-    members: frozenset[str],
-    over: Dim,
-    sizes: Mapping[Dim, int],
-    machine: Machine,
-    order: Sequence[str],
-    asked: bool,
-) -> list[_Choice]:
-    """Two kernels: parts, and their merge. The merge's tiling is chosen for the best tiling of the parts."""
-    try:
-        first, second, spaces = split(built.spec, members, order)
-        part, merge = build(first), build(second)
-    except Infeasible:
-        return []
-    names = [*order, *(space.name for space in spaces)]
-    ends = tilings(merge, sizes, machine)
-    found: list[_Choice] = []
-    closing: dict[int, tuple[float, Kernel, Tiling]] = {}
-    for tiling in tilings(part, sizes, machine):
-        kernel = _written(part, tiling, machine, names)
-        count = _parts(kernel, over, sizes, machine)
-        if count == 1 and not asked:
-            continue
-        cost = kernel_cost(kernel, sizes, machine, {over: count}).seconds
-        if count not in closing:
-            written = [(_written(merge, t, machine, names), t) for t in ends]
-            timed = [(kernel_cost(k, sizes, machine, {over: count}).seconds, k, t) for k, t in written]
-            closing[count] = min(timed, key=lambda item: item[0])
-        more, after, end = closing[count]
-        limits = {**limits_of(tiling, part), **limits_of(end, merge)}
-        found.append(_Choice((kernel, after), spaces, tuple(limits.items()), (over,), cost + more))
-    return sorted(found, key=lambda c: c.cost)
-
-
-# ---------------------------------------------------------------- parts
-
-
-def _blocks(kernel: Kernel, sizes: Mapping[Dim, int]) -> int:
-    """Blocks of a kernel, the parts of a split not counted."""
-    return prod(
-        ceil(size_of(a.index.dim, sizes) / a.tile) for a in kernel.grid if not isinstance(a.index.dim, Parts)
-    )
-
-
-def _parts(kernel: Kernel, over: Dim, sizes: Mapping[Dim, int], machine: Machine) -> int:
-    """How many parts fill the machine: as many as there are free places for blocks, but each part with
-    some tiles; a grid that fills the machine by itself is not split."""
-    blocks = max(1, _blocks(kernel, sizes))
-    places = machine.cores * machine.blocks_per_core
-    tile = max((loop.tile for loop in _loops(kernel.body) if loop.index.dim == over), default=1)
-    most = max(1, ceil(size_of(over, sizes) / (tile * _LEAST_TILES)))
-    return max(1, min(places // blocks, most))
-
-
 def _loops(body: Sequence[Statement]) -> list[Loop]:
     found: list[Loop] = []
     for statement in body:
@@ -346,7 +194,7 @@ def choose_parts(tiles: TileProgram, sizes: Mapping[Dim, int], machine: Machine)
     for over in tiles.splits:
         for kernel in tiles.kernels:
             if any(axis.index.dim == Parts(over) for axis in kernel.grid):
-                found[over] = _parts(kernel, over, sizes, machine)
+                found[over] = kernel_parts(kernel, over, sizes, machine)
                 break
     return found
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from cleave.errors import Infeasible
 from cleave.ir.dims import Atom, Dim, Index, Parts, atoms_of, size_of
+from cleave.schedule.groups import GROUP_REGISTERS, GROUP_ROWS, LEAST_STAGES, grouped, stored_bytes
 from cleave.schedule.kernels import Built, fixed_atoms
 from cleave.schedule.machine import Machine, width
 from cleave.schedule.tiling import Tiling
@@ -26,12 +27,19 @@ _ROWS = {"cpu": (64, 128), "cuda": (16, 32, 64, 128)}
 _COLUMNS = {"cpu": (64, 128, 256), "cuda": (32, 64, 128, 256)}
 _SHORT = (16, 32)
 """Tiles for a CPU where there are few rows or columns: two cores want some blocks."""
+_FEW_ROWS = 4
+_WIDE = {"columns": (256, 1024, 4096), "inner": (512, 2048), "both": (128, 512)}
+"""Tiles for a CPU where contractions have few rows: long runs of memory, each read once."""
 _INNER = {"cpu": (128, 256, 512), "cuda": (32, 64, 128)}
 _BOTH = {"cpu": (64, 128), "cuda": (32, 64, 128)}
 _STREAM = {"cpu": (256, 1024, 4096), "cuda": (256, 1024, 4096)}
 _LINES = {"cpu": (1, 4, 16, 64), "cuda": (1, 2, 4, 16)}
 _FLAT = {"cpu": (1024, 4096, 16384), "cuda": (512, 1024, 4096)}
 _MERGE = {"cpu": (256, 1024), "cuda": (64, 256, 1024)}
+
+_SCAN_STAGES = (3, 2)
+"""What a scan reads is on its way for so many steps, the one at work counted: a step waits for the one
+before, and memory takes about two steps to answer; one step ahead is enough where other blocks fill in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,8 @@ class _Space:
         self.grid = tuple(i for i, s in zip(built.roots, spans, strict=True) if s == "grid")
         every = [*built.roots, *built.graph.whole, *(x.index for x in built.graph.loops)]
         self.sizes = {i: 1 if isinstance(i.dim, Parts) else size_of(i.dim, sizes) for i in every}
+        own = self.roles.rows - self.roles.columns
+        self.few = self.kind == "cpu" and prod(self.sizes.get(i, 1) for i in own) <= _FEW_ROWS
 
     # ------------------------------------------------------------ options
 
@@ -162,6 +172,10 @@ class _Space:
             total *= power(self.sizes[index])
         columns = any(i in self.roles.columns for i in lane)
         targets = list((_COLUMNS if columns else _ROWS)[self.kind])
+        if columns and self.few:
+            targets = [min(t, max(64, total // self.machine.cores)) for t in _WIDE["columns"]]
+        if len(lane) == 1 and not columns:
+            targets += [GROUP_ROWS * n for n in self.machine.groups]
         if self.kind == "cpu" and total <= 256:
             targets += _SHORT
         if total <= self.machine.whole_limit and any(i in self.roles.costly for i in lane):
@@ -191,6 +205,9 @@ class _Space:
             targets = _MERGE[self.kind]
         else:
             targets = (_LINES if loops else _FLAT)[self.kind]
+            if self.kind == "cuda" and not loops:  # a block for every core, an element for every thread
+                total = prod(self.sizes[i] for i in self.grid)
+                targets = (max(128, min(targets[0], power(total // self.machine.cores))), *targets[1:])
         if loops and self.grid and len(self.grid) == len(self.built.roots) and not self.built.graph.whole:
             targets = (*targets, 256)
         found: list[dict[Index, int]] = []
@@ -201,11 +218,19 @@ class _Space:
         return found
 
     def _scan_target(self) -> int:
-        """Elements of a block whose states stay in it for a whole scan: few enough to give every core some
-        blocks, since a step waits for the one before; on a GPU one to a thread."""
-        least, most, places = (32, 128, 4) if self.kind == "cuda" else (64, 512, 2)
-        total = prod(self.sizes[i] for i in self.grid)
-        return max(least, min(most, power(total // (places * self.machine.cores))))
+        """Elements of a block whose states stay in it for a whole scan. On a CPU few enough to give every
+        core some blocks, since a step waits for the one before; on a GPU one to a thread, a warp to a block
+        while there are few, and two to a thread where there are more than the machine has threads: then
+        memory is what it waits for, and wider loads ask for more at once."""
+        total, cores = prod(self.sizes[i] for i in self.grid), self.machine.cores
+        if self.kind == "cuda":
+            return 256 if self.crowded else 128 if total > 512 * cores else 32
+        return max(64, min(512, power(total // (2 * cores))))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a GPU has fewer threads than there are elements."""
+        return prod(self.sizes[i] for i in self.grid) > 2048 * self.machine.cores
 
     def loops(self) -> list[dict[Index, int]]:
         """Tiles for the loops' indices."""
@@ -218,6 +243,8 @@ class _Space:
             outer = index in self.roles.rows or index in self.roles.columns
             if index in self.roles.inner or outer:
                 wanted = (_BOTH if outer else _INNER)[self.kind]
+                if self.few:
+                    wanted = _WIDE["both" if outer else "inner"]
                 least = max(2, self.machine.dot_min)
             else:
                 wanted, least = _STREAM[self.kind], 2
@@ -263,17 +290,18 @@ def tilings(built: Built, sizes: Mapping[Dim, int], machine: Machine) -> list[Ti
     """All tilings to try, in a fixed order, at most a hundred or so; those that fit if any do."""
     space = _Space(built, sizes, machine)
     found = _all(space)
-    if not any(fits(built, t, machine) for t in found):
+    fitting = [t for t in found if fits(built, t, machine) or (space.few and _streams(built, t, machine))]
+    if not fitting:
         space.tight = True
         found = _all(space)
-    fitting = [t for t in found if fits(built, t, machine)]
+        fitting = [t for t in found if fits(built, t, machine)]
     if fitting:
         return fitting
     return sorted(found, key=lambda t: _pressure(built, t, machine))[:1]
 
 
 def _all(space: _Space) -> list[Tiling]:
-    built, machine = space.built, space.machine
+    built = space.built
     found: list[Tiling] = []
     choices = list(itertools.product(space.grids(), space.loops()))
     step = max(1, -(-len(choices) // _LIMIT))
@@ -290,7 +318,7 @@ def _all(space: _Space) -> list[Tiling]:
             for lane in (tuple(i for i in lane if tiles.get(i, 1) > 1) for lane in space.roles.lanes)
             if len(lane) > 1
         )
-        found += _wishes(Tiling(grid, tiles, tuple(whole), lanes), built, machine)
+        found += _wishes(Tiling(grid, tiles, tuple(whole), lanes), space)
     return found
 
 
@@ -302,6 +330,8 @@ def _is_scan(graph: Graph) -> bool:
 
 def limits_of(tiling: Tiling, built: Built) -> dict[Atom, int]:
     """Upper bounds of dynamic atoms that a tiling relies on."""
+    if not tiling.whole:
+        return {}
     fixed = fixed_atoms(built.spec.program)
     found: dict[Atom, int] = {}
     for index in tiling.whole:
@@ -321,42 +351,99 @@ def elements(axes: Sequence[Index], tiling: Tiling) -> int:
     return total
 
 
-def _wishes(tiling: Tiling, built: Built, machine: Machine) -> list[Tiling]:
+def _wishes(tiling: Tiling, space: _Space) -> list[Tiling]:
     """The tiling with warps and stages: eight warps where the largest product is large, and as many stages as
     fit, for a block by itself and for two that share a core."""
+    built, machine = space.built, space.machine
     if machine.kind != "cuda":
-        return [replace(tiling, warps=1, stages=1)]
-    largest = max((elements(v.axes, tiling) for v in built.graph.values), default=1)
+        return [Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, 1, 1)]
+    if _is_scan(built.graph):
+        block = max((elements(s.axes, tiling) for s in built.graph.slots), default=1)
+        warps = max(1, min(8, block // (64 if space.crowded else 32)))
+        stages = _SCAN_STAGES[space.crowded]
+        return [Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, warps, stages)]
+    largest = max((elements(axes, tiling) for axes in _room(built).every), default=1)
     warps = machine.warps[-1] if largest >= 128 * 128 else machine.warps[0]
-    wishes = [replace(tiling, warps=warps, stages=stages) for stages in reversed(machine.stages)]
-    found: list[Tiling] = []
+    held = _room(built)
+    loaded, kept = _bytes(held.loaded, tiling), _bytes(held.kept, tiling)
+    depths: dict[int, None] = {}
     for room in (machine.core_bytes, machine.core_bytes // 2):
-        fitting = [w for w in wishes if shared_bytes(built, w) <= room][:1]
-        found += [w for w in fitting if w not in found]
-    return found or wishes[-1:]
+        fitting = [stages for stages in machine.stages if loaded * stages + kept <= room]
+        depths.update(dict.fromkeys(fitting[-1:]))
+    wished = depths or machine.stages[:1]
+    alike = [Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, warps, n) for n in wished]
+    if any(power(tiling.tiles[i]) != tiling.tiles[i] for i in tiling.grid):
+        alike = []  # a block that no group shares has lanes of powers of two
+    return [*_grouped(tiling, space, loaded, kept), *alike]
+
+
+def _grouped(tiling: Tiling, space: _Space, loaded: int, kept: int) -> list[Tiling]:
+    """The tiling with warp groups, where it can be, and as many stages as fit beside what is stored."""
+    machine = space.machine
+    found: list[Tiling] = []
+    for one in grouped(space.built, tiling, machine, space.roles.rows - space.roles.columns):
+        room = machine.core_bytes - kept - stored_bytes(space.built.graph, one)
+        fitting = [stages for stages in machine.stages if loaded * stages <= room]
+        if register_bytes(space.built, one) > GROUP_REGISTERS[one.groups] * 4 * 32 * one.warps:
+            continue
+        wished = [] if not fitting else [fitting[-1]]
+        found += [Tiling(one.grid, one.tiles, one.whole, one.lanes, one.warps, n, one.groups) for n in wished]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What takes room in a block, by the axes of tiles: operands of contractions (`loaded` in loops, one for
+    each stage, or `kept`), accumulators, and other values; each with the bytes of an element."""
+
+    loaded: Sequence[tuple[tuple[Index, ...], int]]
+    kept: Sequence[tuple[tuple[Index, ...], int]]
+    carried: Sequence[tuple[tuple[Index, ...], int]]
+    other: Sequence[tuple[tuple[Index, ...], int]]
+    every: Sequence[tuple[Index, ...]]
+
+
+def _room(built: Built) -> _Room:
+    room = built.kept.get("room")
+    if not isinstance(room, _Room):
+        room = built.kept["room"] = _measured(built)
+    return room
+
+
+def _measured(built: Built) -> _Room:
+    graph, home = built.graph, built.places.home
+    operands = _operands(graph)
+    loads = {v for v in operands if isinstance(v.op, LoadOf)}
+    inside = {v for v in loads if home[v] is not None}
+    # A tile that has an accumulator's indices is on its way into it and takes no room of its own.
+    carried = {frozenset(s.axes) for s in graph.slots}
+    other = [v for v in graph.values if v not in loads and frozenset(v.axes) not in carried]
+    return _Room(
+        [(v.axes, width(v.dtype)) for v in operands if v in inside],
+        [(v.axes, width(v.dtype)) for v in operands if v not in inside],
+        [(s.axes, width(s.dtype)) for s in graph.slots],
+        list(dict.fromkeys((v.axes, width(v.dtype)) for v in other)),
+        list(dict.fromkeys(v.axes for v in graph.values)),
+    )
 
 
 def shared_bytes(built: Built, tiling: Tiling) -> int:
     """Shared memory of a block: operands of contractions, several stages of those loaded in loops."""
-    total = 0
-    for value in _operands(built.graph):
-        inside = built.places.home[value] is not None and isinstance(value.op, LoadOf)
-        total += elements(value.axes, tiling) * width(value.dtype) * (tiling.stages if inside else 1)
-    return total
+    room = _room(built)
+    if tiling.groups:  # the emitter takes as many stages as fit, and room for operands that stay
+        return _bytes(room.loaded, tiling) * LEAST_STAGES + _bytes(room.kept, tiling)
+    return _bytes(room.loaded, tiling) * tiling.stages + _bytes(room.kept, tiling)
 
 
 def register_bytes(built: Built, tiling: Tiling) -> int:
     """Registers of a block: accumulators, and the largest value that is computed beside them."""
-    carried = sum(elements(s.axes, tiling) * width(s.dtype) for s in built.graph.slots)
-    loaded = {v for v in _operands(built.graph) if isinstance(v.op, LoadOf)}
-    # A tile that has an accumulator's indices is on its way into it and takes no room of its own.
-    inside = {frozenset(s.axes) for s in built.graph.slots}
-    other = [
-        elements(v.axes, tiling) * width(v.dtype)
-        for v in built.graph.values
-        if v not in loaded and frozenset(v.axes) not in inside
-    ]
-    return carried + max(other, default=0)
+    room = _room(built)
+    largest = max((elements(axes, tiling) * one for axes, one in room.other), default=0)
+    return _bytes(room.carried, tiling) + largest
+
+
+def _bytes(tiles: Sequence[tuple[tuple[Index, ...], int]], tiling: Tiling) -> int:
+    return sum(elements(axes, tiling) * one for axes, one in tiles)
 
 
 def _operands(graph: Graph) -> list[Value]:
@@ -373,8 +460,15 @@ def _pressure(built: Built, tiling: Tiling, machine: Machine) -> float:
     if machine.kind == "cuda":
         room = min(machine.register_bytes, tiling.warps * 32 * 255 * 4) * 0.9
         return max(registers / room, shared_bytes(built, tiling) / machine.core_bytes)
-    operands = sum(elements(v.axes, tiling) * width(v.dtype) for v in _operands(built.graph))
+    room = _room(built)
+    operands = _bytes(room.loaded, tiling) + _bytes(room.kept, tiling)
     return (registers + operands) / (2 * machine.core_bytes)
+
+
+def _streams(built: Built, tiling: Tiling, machine: Machine) -> bool:
+    """Whether a block on a CPU holds all but what its contractions read once, as it lies in memory."""
+    operands = _bytes(_room(built).loaded, tiling) + _bytes(_room(built).kept, tiling)
+    return register_bytes(built, tiling) <= machine.core_bytes and operands <= machine.near_bytes
 
 
 def fits(built: Built, tiling: Tiling, machine: Machine) -> bool:

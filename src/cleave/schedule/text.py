@@ -164,6 +164,8 @@ def _kernel(kernel: Kernel) -> list[str]:
         parts.append(f"group {kernel.group}")
     if kernel.descriptors:
         parts.append("descriptors")
+    if kernel.groups:
+        parts.append(f"groups {kernel.groups}")
     line = " ".join(parts)
     head = [f"{line} {{"]
     if len(line) > _WIDTH - 4:

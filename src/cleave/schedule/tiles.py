@@ -229,7 +229,8 @@ class Kernel:
     name in text. `warps` and `stages` are wishes for a GPU. Where `group` is above 1, blocks are numbered so
     that those that run together cover that many tiles of the grid's axis before the last, and
     share what they load in the last cache. `descriptors`: tiles are loaded through tensor descriptors
-    where the caller's strides allow it."""
+    where the caller's strides allow it. `groups`: that many warp groups each compute a share of a block's
+    rows, while one more warp copies tiles (0: all warps do the same)."""
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -242,6 +243,11 @@ class Kernel:
     stages: int = 2
     group: int = 1
     descriptors: bool = False
+    groups: int = 0
+
+    def __hash__(self) -> int:
+        """Of what differs between kernels of one program; a body is long, and equal ones are rare."""
+        return hash((self.name, tuple(a.tile for a in self.grid), self.warps, self.stages, len(self.body)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,3 +265,7 @@ class TileProgram:
     sizes: tuple[tuple[Atom, int | Extent], ...] = ()
     limits: tuple[tuple[Atom, int], ...] = ()
     splits: tuple[Dim, ...] = ()
+
+    def __hash__(self) -> int:
+        """Of names and tiles, see `Kernel`."""
+        return hash((self.name, self.kernels))

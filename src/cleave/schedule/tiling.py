@@ -62,6 +62,7 @@ class Tiling:
     lanes: tuple[tuple[Index, ...], ...] = ()
     warps: int = 4
     stages: int = 2
+    groups: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -312,8 +313,9 @@ def write_kernel(
     grid = tuple(GridAxis(i, tiling.tiles[i]) for i in tiling.grid)
     whole = tuple(Whole(i, tiling.tiles[i]) for i in tiling.whole)
     every = sorted({*tiling.grid, *tiling.whole, *(x.index for x in graph.loops)}, key=lambda i: i.number)
+    wishes = (tiling.warps, tiling.stages)
     return Kernel(
-        name, tensors, grid, whole, tiling.lanes, body, names_of(every), tiling.warps, tiling.stages
+        name, tensors, grid, whole, tiling.lanes, body, names_of(every), *wishes, groups=tiling.groups
     )
 
 

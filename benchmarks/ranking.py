@@ -1,0 +1,125 @@
+"""How well the cost model ranks tile programs, from measured ones kept in the repository.
+
+    python -m benchmarks.ranking [--data FILE] [--pointers] [--json OUT.json]
+
+The data are sweeps on one H200 (bf16, cold L2, Triton 3.6): tile programs as text and their microseconds, for
+several points of the paper's subgraphs. Printed for each point: the rank correlation of modelled and measured
+times, how much slower than the best measured program the best of the model's first 1, 8 and 16 is, and by how
+much the modelled times of good programs are off. Programs that load through plain pointers (no descriptors)
+are not emitted today and only count with `--pointers`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from cleave.ir.dims import Atom, Dim
+from cleave.schedule.cost import cost_of
+from cleave.schedule.counting import statements
+from cleave.schedule.machine import H200
+from cleave.schedule.parse import parse_tiles
+from cleave.schedule.select import choose_parts
+from cleave.schedule.tiles import ContractTile, TileProgram
+
+DATA = Path(__file__).parent / "results" / "tiles-h200.json.gz"
+FIRSTS = (1, 8, 16)
+LEAST_ROWS = 6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--pointers", action="store_true", help="count programs without descriptors, too")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    points = json.loads(gzip.decompress(options.data.read_bytes()))
+    found = [ranked(point, options.pointers) for point in points]
+    print(table(found))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+def ranked(point: Mapping[str, Any], pointers: bool) -> dict[str, Any]:
+    """What the model says of one point's programs, against what was measured."""
+    rows = [(parse_tiles(row["tiles"]), float(row["us"])) for row in point["rows"]]
+    described = [row for row in rows if loads_described(row[0])]
+    rows = rows if pointers or len(described) < LEAST_ROWS else described
+    measured = [us for _, us in rows]
+    modelled = [1e6 * seconds(tiles, point["sizes"]) for tiles, _ in rows]
+    order = sorted(range(len(rows)), key=lambda n: modelled[n])
+    best = min(measured)
+    found: dict[str, Any] = {k: point[k] for k in ("case", "phase", "sizes")}
+    found |= {"programs": len(rows), "best": best, "correlation": correlation(modelled, measured)}
+    found["firsts"] = {str(k): min(measured[n] for n in order[:k]) / best for k in FIRSTS}
+    found["off"] = off(modelled, measured)
+    return found
+
+
+def loads_described(tiles: TileProgram) -> bool:
+    """Whether every kernel that multiplies loads through descriptors."""
+    return all(
+        kernel.descriptors
+        for kernel in tiles.kernels
+        if any(isinstance(s, ContractTile) for s in statements(kernel.body))
+    )
+
+
+def seconds(tiles: TileProgram, sizes: Mapping[str, int]) -> float:
+    """The modelled time of a tile program; `sizes` has the dynamic ones by name."""
+    bound: dict[Dim, int] = {atom: size for atom, size in tiles.sizes if isinstance(size, int)}
+    for name, size in sizes.items():
+        bound.setdefault(Atom(name), size)
+    for atom, size in tiles.sizes:
+        if not isinstance(size, int):
+            bound[atom] = size.at(bound)
+    return cost_of(tiles, bound, H200, choose_parts(tiles, bound, H200)).seconds
+
+
+def correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's rank correlation; ties in order."""
+    ranks = [sorted(range(len(v)), key=lambda n, v=v: v[n]) for v in (one, other)]
+    places = [{n: place for place, n in enumerate(order)} for order in ranks]
+    middle = (len(one) - 1) / 2
+    spread = sum((place - middle) ** 2 for place in range(len(one)))
+    return sum((places[0][n] - middle) * (places[1][n] - middle) for n in range(len(one))) / spread
+
+
+def off(modelled: Sequence[float], measured: Sequence[float]) -> float:
+    """By which factor modelled times are off, programs near the best counting most (1 is exact)."""
+    best = min(measured)
+    weights = [math.exp(-2 * (us / best - 1)) for us in measured]
+    errors = [math.log(a / b) ** 2 for a, b in zip(modelled, measured, strict=True)]
+    return math.exp(math.sqrt(sum(w * e for w, e in zip(weights, errors, strict=True)) / sum(weights)))
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> str:
+    """The results as text, with means at the end."""
+    lines = [f"{'subgraph':16} {'phase':8} {'S':>5} {'T':>5} {'n':>3} {'best us':>8} {'corr':>5}"]
+    lines[0] += "".join(f"{'top ' + str(k):>8}" for k in FIRSTS) + f"{'off by':>8}"
+    for row in found:
+        sizes = row["sizes"]
+        line = f"{row['case']:16} {row['phase']:8} {sizes.get('S', ''):>5} {sizes.get('T', ''):>5} "
+        line += f"{row['programs']:>3} {row['best']:>8.1f} {row['correlation']:>5.2f}"
+        lines.append(line + "".join(f"{row['firsts'][str(k)]:>8.3f}" for k in FIRSTS) + f"{row['off']:>8.2f}")
+    means = [geometric([row["firsts"][str(k)] for row in found]) for k in FIRSTS]
+    line = f"{'all':16} {'':8} {'':>5} {'':>5} {sum(row['programs'] for row in found):>3} {'':>8} "
+    line += f"{fmean(row['correlation'] for row in found):>5.2f}"
+    lines.append(
+        line + "".join(f"{m:>8.3f}" for m in means) + f"{geometric([r['off'] for r in found]):>8.2f}"
+    )
+    return "\n".join(lines)
+
+
+def geometric(values: Sequence[float]) -> float:
+    return math.exp(fmean(math.log(value) for value in values))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""From a kernel of a tile program to Gluon, Triton's lower dialect: one warp copies, warp groups compute.
+
+A second way to write a kernel for compute capability 9, for kernels that ask for it (`Kernel.groups`): tiles
+come through bulk copies into rings of shared memory, products are asynchronous, and each warp group has a
+share of the rows. A kernel becomes three functions: what a warp group does (`..._rows`), what the copying
+warp does (`..._copies`), and the kernel, which makes room and starts them. `Infeasible` where a kernel is not
+of this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cleave.codegen.gluon_body import Rows
+from cleave.codegen.gluon_plan import (
+    REGISTERS,
+    Copies,
+    Groups,
+    Ring,
+    RowScope,
+    depth_of,
+    plan_groups,
+    starts_of,
+)
+from cleave.codegen.gluon_text import translated
+from cleave.codegen.source import KINDS, Argument
+from cleave.codegen.triton_grid import (
+    comments_of,
+    count_of,
+    decode,
+    index_names_of,
+    signature,
+    takes_index,
+    typed_pid,
+    typed_strides,
+)
+from cleave.codegen.triton_maps import HELPERS, TYPES
+from cleave.codegen.triton_scope import Parameters, Scope, bracketed, is_number
+from cleave.codegen.triton_text import Line, Lines, Names, Nested, prune, render, words_of
+from cleave.codegen.triton_tiles import Span, firsts_of, plan_lanes
+from cleave.errors import Infeasible
+from cleave.ir.dims import Index
+from cleave.schedule.tiles import ContractTile, Kernel, Load, Loop, Statement, TileProgram
+
+RESERVED = (
+    *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows", "DEPTH"),
+    *("tile", "turns", "turn_at"),
+)
+
+
+def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[Argument, ...], bool]:
+    """The functions of one kernel, its parameters, and whether a block goes on from tile to tile."""
+    if kernel.groups not in REGISTERS:
+        raise Infeasible(f"kernel {kernel.name} asks for {kernel.groups} warp groups")
+    names = Names([*HELPERS, *RESERVED, name, f"{name}_rows", f"{name}_copies"])
+    index_names = index_names_of(kernel, names)
+    params = Parameters(tp, kernel, names)
+    params.described = True
+    lanes = plan_lanes(kernel)
+    groups = plan_groups(kernel, lanes)
+    lanes = replace(lanes, exact=frozenset({groups.rows}))
+    copies = Copies(names, groups)
+    rows = Rows(groups, copies)
+    rows.products = _products(kernel.body)
+    # Without tiles that come once per block, a block may as well do one tile of the grid after another.
+    rows.persistent = not any(isinstance(s, Load) for s in kernel.body)
+    scope = RowScope(params, lanes, index_names, names.inner())
+    scope.groups = groups
+    decode(scope, kernel)
+    rows.write(scope, kernel.body)
+    rings = list(copies.rings.values())
+    last_lines: Lines = [Line("tma.store_wait(0)")] if rows.stored else []
+    computing = _whole(scope, kernel, rows, _counters(rows, rings), last_lines)
+    outer = Scope(params, lanes, index_names, names.inner())
+    decode(outer, kernel)
+    _Copying(copies, groups).write(outer, kernel.body)
+    copying = _whole(outer, kernel, rows, _counters(rows, rings), [])
+    depth = depth_of(rings, rows.scratch_bytes(), groups, kernel.stages)
+    words = {word for line in (*computing, *copying) for word in words_of(line)}
+    found = [a for a in params.arguments.values() if a.name in words]
+    arguments = tuple(sorted(found, key=lambda a: KINDS.index(a.kind)))
+    dynamic = takes_index(arguments)
+    given = [a.name for a in arguments]
+    rooms = [room for ring in rings for room in (ring.name, *_barriers(ring))] + list(rows.scratch)
+    rooms += ["turns"] if rows.turns else []
+    last = ["INDEX"] if dynamic else []
+    head = typed_strides(arguments)
+    parts = [
+        *_function(
+            f"{name}_rows", [*given, *rooms], [*last, "group"], [*head, *typed_pid(computing, dynamic, tp)]
+        ),
+        *_function(f"{name}_copies", [*given, *rooms], last, [*head, *typed_pid(copying, dynamic, tp)]),
+        *[
+            line.replace("@triton.jit", "@gluon.jit")
+            for line in signature(name, arguments, kernel, params, dynamic)
+        ],
+        *[f"    # {text}" for text in comments_of(kernel, params)],
+        *_main(name, groups, rings, rows, [*given, *rooms, *last]),
+    ]
+    return translated("\n".join(["", *parts, ""])).replace("DEPTH", str(depth)), arguments, rows.persistent
+
+
+def _products(body: Sequence[Statement]) -> dict[str, int]:
+    """How many contractions read each value."""
+    counts: dict[str, int] = {}
+    for s in body:
+        if isinstance(s, Loop):
+            for key, count in _products(s.body).items():
+                counts[key] = counts.get(key, 0) + count
+        elif isinstance(s, ContractTile):
+            for arg in s.args:
+                counts[arg] = counts.get(arg, 0) + 1
+    return counts
+
+
+def _rendered(lines: Lines) -> list[str]:
+    kept, _ = prune(lines, set())
+    return render(kept)
+
+
+def _counters(rows: Rows, rings: Sequence[Ring]) -> Lines:
+    """How many tiles each ring has had, and how many turns a group."""
+    names = [f"{ring.name}_at" for ring in rings if not ring.once] + (["turn_at"] if rows.turns else [])
+    return [Line(f"{name} = gl.to_tensor(0)", name) for name in names]
+
+
+def _whole(scope: Scope, kernel: Kernel, rows: Rows, first: Lines, last: Lines) -> list[str]:
+    """The lines of a function: once per block, or for one tile of the grid after another."""
+    if not rows.persistent:
+        return _rendered([*first, *scope.lines, *last])
+    outer = Scope(scope.params, scope.lanes, scope.index_names, scope.names)
+    counts = [bracketed(count_of(outer, axis, axis.index in firsts_of(kernel))) for axis in kernel.grid]
+    lines: Lines = [
+        Line("pid = tile", "pid")
+        if isinstance(x, Line) and x.target == "pid" and "program_id" in x.text
+        else x
+        for x in scope.lines
+    ]
+    head = f"for tile in range(tl.program_id(0), {' * '.join(counts)}, tl.num_programs(0)):"
+    carried = tuple(line.target for line in first if isinstance(line, Line))
+    return _rendered([*first, *outer.lines, Nested(head, lines, carried), *last])
+
+
+def _barriers(ring: Ring) -> list[str]:
+    return [f"{ring.name}_full"] + ([] if ring.once else [f"{ring.name}_free"])
+
+
+def _function(name: str, given: Sequence[str], constant: Sequence[str], body: Sequence[str]) -> list[str]:
+    """A function of its own registers, that the kernel starts."""
+    texts = [*given, *(f"{word}: tl.constexpr" for word in constant)]
+    lines = ["@gluon.jit", f"def {name}("]
+    while texts:
+        line = "    "
+        while texts and len(line) + len(texts[0]) < 100:
+            line += f"{texts.pop(0)}, "
+        lines.append(line.rstrip())
+    return [*lines, "):", *(body or ["    pass"]), "", ""]
+
+
+def _main(name: str, groups: Groups, rings: Sequence[Ring], rows: Rows, given: Sequence[str]) -> list[str]:
+    """The body of the kernel: shared memory, barriers, and the start of the warps' functions."""
+    lines: list[str] = []
+    inits: list[str] = []
+    for ring in rings:
+        turns = "1" if ring.once else "DEPTH"
+        count = turns if ring.shared else (str(groups.count) if ring.once else f"{groups.count} * DEPTH")
+        shape = ", ".join(map(str, ring.block))
+        room = f"{TYPES[ring.dtype]}, [{count}, {shape}], {ring.descriptor}.layout"
+        lines.append(f"    {ring.name} = gl.allocate_shared_memory({room})")
+        for barrier, arrivals in zip(_barriers(ring), (1, groups.count), strict=False):
+            layout = "mbarrier.MBarrierLayout()"
+            lines.append(f"    {barrier} = gl.allocate_shared_memory(gl.int64, [{turns}, 1], {layout})")
+            inits.append(f"    for slot in gl.static_range({turns}):")
+            inits.append(f"        mbarrier.init({barrier}.index(slot), count={arrivals})")
+    for buffer, (shape, dtype, layout) in rows.scratch.items():
+        sizes = ", ".join(map(str, (groups.count, *shape)))
+        lines.append(f"    {buffer} = gl.allocate_shared_memory({TYPES[dtype]}, [{sizes}], {layout})")
+    if rows.turns:
+        layout = "mbarrier.MBarrierLayout()"
+        lines.append(f"    turns = gl.allocate_shared_memory(gl.int64, [{groups.count}, 1], {layout})")
+        inits.append(f"    for slot in gl.static_range({groups.count}):")
+        inits.append("        mbarrier.init(turns.index(slot), count=1)")
+        inits.append("    mbarrier.arrive(turns.index(0), count=1)")
+    computing, copying = REGISTERS[groups.count]
+    all_given = ", ".join(given)
+    workers = [
+        f"        ({name}_rows, ({all_given}, {number})),  # group {number}" for number in range(groups.count)
+    ]
+    warps = ", ".join([*["4"] * (groups.count - 1), "1"])
+    registers = ", ".join([*[str(computing)] * (groups.count - 1), str(copying)])
+    start = ["    gl.warp_specialize([", *workers, f"        ({name}_copies, ({all_given},)),"]
+    return [*lines, *inits, "    fence_async_shared()", *start, f"    ], [{warps}], [{registers}])"]
+
+
+class _Copying:
+    """Writes what the copying warp does."""
+
+    def __init__(self, copies: Copies, groups: Groups) -> None:
+        self.copies, self.groups = copies, groups
+
+    def write(self, scope: Scope, body: Sequence[Statement]) -> None:
+        """The copies of a body, in the order in which the groups take them."""
+        for statement in body:
+            if isinstance(statement, Load) and statement.out in self.copies.loads:
+                self.copy(scope, statement, self.copies.loads[statement.out])
+            elif isinstance(statement, Loop):
+                self.loop(scope, statement)
+
+    def loop(self, scope: Scope, statement: Loop) -> None:
+        index, tile = statement.index, statement.tile
+        name = scope.index_names[index]
+        start = scope.shared(f"{name}_start", scope.bound(statement.start))
+        stop = scope.shared(f"{name}_stop", scope.bound(statement.stop))
+        inner = scope.inner()
+        at = name if tile == 1 else inner.names.take(f"{name}0")
+        full = statement.exact or tile == 1
+        if is_number(start) and is_number(stop):
+            full = full or (int(stop) - int(start)) % tile == 0
+        inner.enter({index: Span(tile, at, stop, full)})
+        self.write(inner, statement.body)
+        counters = tuple(f"{r.name}_at" for r in self.copies.rings.values() if not r.once)
+        step = f", {tile}" if tile > 1 else ""
+        if any(isinstance(line, Nested) or not line.target for line in inner.lines):
+            scope.lines.append(Nested(f"for {at} in range({start}, {stop}{step}):", inner.lines, counters))
+
+    def copy(self, scope: Scope, statement: Load, ring: Ring) -> None:
+        box: list[Index] = [i for i in (term.variable for term in statement.terms) if i is not None]
+        slot, full = "0", f"{ring.name}_full"
+        if not ring.once:
+            slot, phase = f"{ring.name}_slot", f"{ring.name}_phase"
+            scope.lines.append(Line(f"{slot} = {ring.name}_at % DEPTH", slot))
+            scope.lines.append(Line(f"{phase} = {ring.name}_at // DEPTH & 1", phase))
+            scope.lines.append(Line(f"{ring.name}_at += 1"))
+            scope.lines.append(Line(f"mbarrier.wait({ring.name}_free.index({slot}), {phase} ^ 1)"))
+        count = 1 if ring.shared else self.groups.count
+        total = ring.bytes(self.groups.count)
+        scope.lines.append(Line(f"mbarrier.expect({full}.index({slot}), {total})"))
+        for number in range(count):
+            starts = ", ".join(starts_of(scope, box, self.groups, str(number)))
+            place = slot if ring.shared else str(number) if ring.once else f"{slot} * {count} + {number}"
+            call = f"copy_in({ring.descriptor}, [{starts}], {full}.index({slot}), {ring.name}.index({place}))"
+            scope.lines.append(Line(call))

@@ -1,0 +1,435 @@
+"""Statements of a tile program as one warp group's lines of Gluon.
+
+Products run asynchronously: `start` starts one, `finish` waits for it and frees what it read; `gluon_loops`
+says when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cleave.codegen.gluon_loops import write_loop
+from cleave.codegen.gluon_plan import Copies, Groups, Ring, RowScope, split_box, starts_of
+from cleave.codegen.triton_body import Body, fused_dots
+from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
+from cleave.codegen.triton_memory import load
+from cleave.codegen.triton_scope import Scope
+from cleave.codegen.triton_text import Line, Nested
+from cleave.codegen.triton_tiles import Roles, Tile, roles_of, uses_of
+from cleave.errors import Infeasible
+from cleave.ir.dims import Index
+from cleave.schedule.machine import width
+from cleave.schedule.tiles import (
+    Carry,
+    Compute,
+    ContractTile,
+    Load,
+    Loop,
+    ReduceTile,
+    Statement,
+    Store,
+)
+
+SPECIAL = ("exp", "exp2", "log", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "pow", "div")
+
+
+@dataclass(slots=True)
+class Held:
+    """A tile in shared memory: its matrix as text, the lanes in memory order, the barrier line to wait on
+    before the first use, the line that frees the slot, and how many uses are left before that, `products` of
+    them as operands."""
+
+    text: str
+    order: tuple[int, ...]
+    tile: Tile
+    wait: str = ""
+    free: str = ""
+    uses: int = 0
+    products: int = 0
+
+
+@dataclass(slots=True)
+class Running:
+    """A product that was started: the name of its accumulator and what it reads from shared memory."""
+
+    name: str
+    reads: list[str] = field(default_factory=list[str])
+
+
+class Rows(Body):
+    """Writes the statements of one kernel for a warp group."""
+
+    def __init__(self, groups: Groups, copies: Copies) -> None:
+        super().__init__("")
+        self.groups, self.copies = groups, copies
+        self.held: dict[str, Held] = {}
+        self.scratch: dict[str, tuple[tuple[int, ...], str, str]] = {}
+        self.stored = False
+        self.depth = 0
+        self.products: dict[str, int] = {}
+        self.turns = False
+        self.persistent = False
+
+    # ------------------------------------------------------------ values
+
+    def write(self, scope: Scope, body: Sequence[Statement]) -> None:
+        assert isinstance(scope, RowScope)
+        counts = uses_of(body)
+        fused = fused_dots(body)
+        waiting: dict[str, ContractTile] = {}
+        for statement in body:
+            match statement:
+                case Loop():
+                    self.loop(scope, statement)
+                case Store():
+                    self.store(scope, statement)
+                case Carry():
+                    self.read(scope, statement.init)
+                    self.carry(scope, statement)
+                case Load():
+                    self.fetch(scope, statement, counts.get(statement.out, 0))
+                case ContractTile() if statement.out in fused and self.roles(scope, statement):
+                    waiting[statement.out] = statement
+                case Compute(out, _, _, _, args) if any(a in waiting for a in args):
+                    name = next(a for a in args if a in waiting)
+                    other = args[0] if args[1] == name else args[1]
+                    self.read(scope, other)
+                    scope.values[out] = self.contract(scope, waiting[name], out, scope.value(other))
+                case _:
+                    scope.values[statement.out] = self.tile(scope, statement)
+
+    def fetch(self, scope: RowScope, statement: Load, uses: int) -> None:
+        """A load: from the ring that the copying warp fills, or by the group itself."""
+        ring = self.copies.ring_of(scope, statement, once=self.depth == 0) if uses else None
+        if ring is None:
+            scope.values[statement.out] = load(scope, statement)
+            return
+        slot, phase = ("0", "0") if ring.once else (f"{ring.name}_slot", f"{ring.name}_phase")
+        if not ring.once:
+            scope.lines.append(Line(f"{slot} = {ring.name}_at % DEPTH", slot))
+            scope.lines.append(Line(f"{phase} = {ring.name}_at // DEPTH & 1", phase))
+            scope.lines.append(Line(f"{ring.name}_at += 1"))
+        self.hold(scope, statement, ring, slot, phase, uses)
+        if ring.once:
+            self.await_tile(scope, statement.out)
+
+    def hold(self, scope: RowScope, statement: Load, ring: Ring, slot: str, phase: str, uses: int) -> None:
+        """A tile that a ring's slot holds, or will hold."""
+        lanes = tuple(sorted(ring.order))
+        made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in lanes)
+        tensor = scope.params.tensors[statement.tensor]
+        box = [i for i in (term.variable for term in statement.terms) if i is not None]
+        ends = ((i, scope.spans[i], scope.params.size(i.dim)) for i in box)
+        zero = frozenset(i for i, span, size in ends if span.full or span.limit == size)
+        tile = Tile("", tensor.dtype, statement.axes, lanes, made, zero)
+        wait = f"mbarrier.wait({ring.name}_full.index({slot}), {phase})"
+        free = "" if ring.once else f"mbarrier.arrive({ring.name}_free.index({slot}), count=1)"
+        self.held[statement.out] = Held(
+            ring.buffer(slot, self.groups.count),
+            ring.order,
+            tile,
+            wait,
+            free,
+            uses,
+            min(uses, self.products.get(statement.out, 0)),
+        )
+        scope.values[statement.out] = tile
+
+    def await_tile(self, scope: Scope, name: str) -> None:
+        """Wait for a tile in shared memory, once."""
+        held = self.held[name]
+        if held.wait:
+            scope.lines.append(Line(held.wait))
+            held.wait = ""
+
+    def used(self, scope: Scope, name: str, times: int) -> None:
+        """A tile in shared memory was read; behind its last use its slot is free."""
+        held = self.held.get(name)
+        if held is None:
+            return
+        held.uses -= times
+        if held.uses <= 0 and held.free:
+            scope.lines.append(Line(held.free))
+            held.free = ""
+
+    def read(self, scope: Scope, *names: str) -> None:
+        """Bring values that lie in shared memory into registers."""
+        assert isinstance(scope, RowScope)
+        for name in names:
+            held = self.held.get(name)
+            if held is None or scope.values[name].text:
+                continue
+            rows = self.groups.rows
+            if rows not in held.order:
+                raise Infeasible(f"{name} has no rows and is used outside of products")
+            self.await_tile(scope, name)
+            text = held.text if held.order[0] == rows else f"{held.text}.permute((1, 0))"
+            own = scope.line(name, f"{text}.load({scope.layout(held.tile.lanes)})")
+            scope.values[name] = replace(held.tile, text=own)
+            self.used(scope, name, max(1, held.uses - held.products))
+
+    def tile(self, scope: Scope, statement: Statement) -> Tile:  # pyright: ignore[reportIncompatibleMethodOverride]
+        match statement:
+            case Compute():
+                self.read(scope, *statement.args)
+            case ReduceTile():
+                self.read(scope, statement.arg)
+            case _:
+                pass
+        return super().tile(scope, statement)  # pyright: ignore[reportArgumentType]
+
+    def reduce(self, scope: Scope, statement: ReduceTile) -> Tile:
+        if self.groups.rows in scope.lanes.over(statement.over, scope.tiles):
+            raise Infeasible(f"{statement.out} reduces the rows that warp groups share")
+        return super().reduce(scope, statement)
+
+    def collapse(self, scope, wish, text, have, dtype, kind, over, axes, tile):  # pyright: ignore
+        assert isinstance(scope, RowScope)
+        gone = scope.lanes.over(over, scope.tiles)
+        if self.groups.rows in gone or not set(gone) <= set(have):
+            raise Infeasible(f"{wish} reduces what its argument lacks, or the rows")
+        columns = [scope.lengths([lane])[0] for lane in have if lane != self.groups.rows]
+        done, lanes = super().collapse(scope, wish, text, have, dtype, kind, over, axes, tile)
+        if lanes == (self.groups.rows,) and have != lanes and columns != [self.groups.columns]:
+            done = f"gl.convert_layout({done}, ROWS_{self.groups.columns})"
+        return done, lanes
+
+    def fold_part(self, scope, text, want, lane, over, kind, dtype):  # pyright: ignore
+        raise Infeasible("a reduction over part of a lane")
+
+    def zero(self, text: str, dtype: str) -> str:
+        return text if dtype in ("f32", "bool", "i64", "i32") else f"gl.cast({text}, {TYPES[dtype]})"
+
+    def carry(self, scope: Scope, statement: Carry) -> None:
+        assert isinstance(scope, RowScope)
+        tile = scope.value(statement.init)
+        lanes = scope.lanes.over(statement.axes, scope.tiles)
+        if tile.literal is None or not lanes:
+            super().carry(scope, statement)
+            return
+        text = self.full(scope, number(tile.literal, statement.dtype), statement.dtype, lanes)
+        inside = tuple(scope.lanes.inside(lane, scope.tiles) for lane in lanes)
+        name = scope.line(statement.out, text)
+        scope.values[statement.out] = Tile(name, statement.dtype, statement.axes, lanes, inside)
+
+    def full(self, scope: RowScope, text: str, dtype: str, lanes: Sequence[int]) -> str:
+        """A block of one value."""
+        return f"gl.full({scope.shape(lanes)}, {text}, {TYPES[dtype]}, {scope.layout(lanes)})"
+
+    # ------------------------------------------------------------ products
+
+    def roles(self, scope: Scope, statement: ContractTile) -> Roles | None:
+        args = [scope.values[name] for name in statement.args]
+        return roles_of(statement, [(a.axes, a.dtype) for a in args], scope.lanes, scope.tiles)
+
+    def contract(self, scope: Scope, statement: ContractTile, out: str, onto: Tile | None) -> Tile:
+        roles = self.roles(scope, statement)
+        if roles is None:
+            self.read(scope, *statement.args)
+            return super().contract(scope, statement, out, onto)
+        running, tile = self.start(scope, statement, roles, out, onto)
+        self.finish(scope, [running], 0)
+        if statement.dtype != "f32":
+            return replace(
+                tile, text=scope.line(out, f"{tile.text}.to({TYPES[statement.dtype]})"), dtype=statement.dtype
+            )
+        return tile
+
+    def start(
+        self, scope: Scope, statement: ContractTile, roles: Roles, out: str, onto: Tile | None, into: str = ""
+    ) -> tuple[Running, Tile]:
+        """Start a product, added to `onto` if there is one, under a fresh name or `into`."""
+        assert isinstance(scope, RowScope)
+        left, right, reads = self.operands(scope, statement, roles)
+        return self.launch(scope, statement, roles, (left, right, reads), onto, into or scope.names.take(out))
+
+    def launch(
+        self,
+        scope: RowScope,
+        statement: ContractTile,
+        roles: Roles,
+        operands: tuple[str, str, list[str]],
+        onto: Tile | None,
+        name: str,
+    ) -> tuple[Running, Tile]:
+        lanes = (roles.m, roles.n)
+        left, right, reads = operands
+        extra = ""
+        if onto is None:
+            base, extra = self.full(scope, "0.0", "f32", lanes), ", use_acc=False"
+        elif onto.literal is not None:
+            base = self.full(scope, number(onto.literal, "f32"), "f32", lanes)
+        else:
+            base = scope.filled(convert(onto, onto.text, "f32"), onto.lanes, lanes)
+        text = f"{name} = warpgroup_mma({left}, {right}, {base}{extra}, is_async=True)"
+        scope.lines.append(Line(text, name, kept=True))
+        made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in lanes)
+        return Running(name, reads), Tile(name, "f32", statement.axes, lanes, made)
+
+    def finish(self, scope: Scope, running: Sequence[Running], behind: int) -> None:
+        """Wait for products behind which `behind` others were started, and free what they read."""
+        names = ", ".join(r.name for r in running)
+        text = f"{names} = warpgroup_mma_wait({behind}, deps=[{names}])"
+        scope.lines.append(Line(text))
+        for name in [name for r in running for name in r.reads]:
+            self.used(scope, name, 1)
+
+    def operands(self, scope: RowScope, statement: ContractTile, roles: Roles) -> tuple[str, str, list[str]]:
+        """Both operands of a product as text, and the names of those in shared memory."""
+        names = statement.args
+        left, right = names[roles.left], names[1 - roles.left]
+        kinds = {scope.values[n].dtype for n in names}
+        if len(kinds) > 1 or not kinds <= set(HALVES):
+            raise Infeasible(
+                f"{statement.out} multiplies {', '.join(sorted(kinds))}; warp groups want 16 bits"
+            )
+        if roles.m != self.groups.rows or roles.batch:
+            raise Infeasible(f"{statement.out} has other rows than the warp groups")
+        if right not in self.held:
+            raise Infeasible(f"{statement.out} has a computed right operand")
+        reads = [right]
+        self.await_tile(scope, right)
+        b = self.held[right].text
+        open_ = [i for i in statement.over if i not in scope.values[right].zero and scope.spans[i].mask]
+        if open_:
+            self.clear(scope, statement, self.held[right], open_, roles)
+        if self.held[right].order[0] != roles.k:
+            b += ".permute((1, 0))"
+        columns = scope.lengths([roles.n])[0]
+        masks = [i for i in statement.over if i not in scope.values[left].zero]
+        if left in self.held and not scope.values[left].text and not scope.mask(masks, (roles.m, roles.k)):
+            self.await_tile(scope, left)
+            a = self.held[left].text
+            if self.held[left].order[0] != roles.m:
+                a += ".permute((1, 0))"
+            return a, b, [left, right]
+        self.read(scope, left)
+        a = self.operand(scope, statement, scope.value(left), (roles.m, roles.k), next(iter(kinds)))
+        return f"gl.convert_layout({a}, LEFT_{columns})", b, reads
+
+    def clear(
+        self, scope: RowScope, statement: ContractTile, held: Held, indices: Sequence[Index], roles: Roles
+    ) -> None:
+        """Make 0 what a tile in shared memory holds beyond the span of a product's index."""
+        inside = scope.lanes.inside(roles.k, scope.tiles)
+        if held.order[0] != roles.k or len(indices) > 1 or inside != tuple(indices):
+            raise Infeasible(f"{statement.out} sums a part of a tile in shared memory")
+        span = scope.spans[indices[0]]
+        rows, columns = scope.lengths(held.order)
+        start = span.start if span.tile > 1 else span.position
+        per_row = min(32, max(1, columns // 8))
+        if rows % 16 or columns < 8:
+            raise Infeasible(f"{statement.out} sums a part of a tile of {rows} by {columns}")
+        call = f"clear_rows({held.text}, {span.limit} - {start}, {rows}, {per_row})"
+        scope.lines.append(Nested(f"if {span.limit} < {start} + {span.tile}:", [Line(call)]))
+
+    # ------------------------------------------------------------ loops
+
+    def loop(self, scope: Scope, statement: Loop) -> None:
+        assert isinstance(scope, RowScope)
+        write_loop(self, scope, statement)
+
+    def trial(self) -> Rows:
+        """A writer whose lines nobody reads, to find out what a loop's values are."""
+        found = Rows(self.groups, self.copies)
+        found.products, found.depth, found.held = self.products, self.depth, dict(self.held)
+        return found
+
+    def counters(self) -> tuple[str, ...]:
+        own = ["turn_at"] if self.turns else []
+        return (*own, *(f"{ring.name}_at" for ring in self.copies.rings.values() if not ring.once))
+
+    def take_turn(self, scope: Scope) -> None:
+        """Wait until the group before has started its products, so that groups do not start them together and
+        then compute together."""
+        self.turns = True
+        scope.lines.append(Line("mbarrier.wait(turns.index(group), turn_at & 1)"))
+        scope.lines.append(Line("turn_at += 1"))
+
+    def pass_turn(self, scope: Scope) -> None:
+        """Let the next group start its products."""
+        scope.lines.append(Line(f"mbarrier.arrive(turns.index((group + 1) % {self.groups.count}), count=1)"))
+
+    def free_rest(self, scope: Scope, body: Sequence[Statement]) -> None:
+        """Free what a step loaded and is still held."""
+        for statement in body:
+            held = self.held.get(statement.out) if isinstance(statement, Load) else None
+            if held is not None and held.free:
+                if held.wait:
+                    scope.lines.append(Line(held.wait))
+                scope.lines.append(Line(held.free))
+                held.free = ""
+
+    def keep_operands(self, scope: RowScope, statement: Loop) -> None:
+        """Put left operands that a loop's products read again and again into shared memory."""
+        for product in statement.body:
+            if not isinstance(product, ContractTile):
+                continue
+            for name in product.args:
+                value = scope.values.get(name)
+                if value is None or name in self.held or value.dtype not in HALVES:
+                    continue
+                if len(value.lanes) == 2 and value.lanes[0] == self.groups.rows and value.literal is None:
+                    self.park(scope, name, value)
+
+    def park(self, scope: RowScope, name: str, value: Tile) -> None:
+        """Move a value to shared memory, where products read it."""
+        rows, columns = scope.lengths(value.lanes)
+        word = TYPES[value.dtype].removeprefix("tl.")
+        buffer = self.room(scope, name, (rows, columns), value.dtype, f"SHARED_{rows}_{columns}_{word}")
+        text = f"{buffer}.index(group)"
+        scope.lines.append(Line(f"{text}.store({value.text})"))
+        scope.lines.append(Line("fence_async_shared()"))
+        self.held[name] = Held(text, value.lanes, value)
+        scope.values[name] = replace(value, text="")
+
+    def room(self, scope: RowScope, wish: str, shape: tuple[int, ...], dtype: str, layout: str) -> str:
+        """A buffer of shared memory with a part for each group."""
+        name = self.copies.names.take(f"{wish}_room")
+        self.scratch[name] = (shape, dtype, layout)
+        return name
+
+    def scratch_bytes(self) -> int:
+        """Bytes of the buffers that are no rings."""
+        total = 0
+        for shape, dtype, _ in self.scratch.values():
+            size = width(dtype) * self.groups.count
+            for length in shape:
+                size *= length
+            total += size
+        return total
+
+    # ------------------------------------------------------------ stores
+
+    def store(self, scope: Scope, statement: Store) -> None:
+        assert isinstance(scope, RowScope)
+        self.read(scope, statement.value)
+        if not self.store_rows(scope, statement):
+            super().store(scope, statement)
+
+    def store_rows(self, scope: RowScope, statement: Store) -> bool:
+        """Store a block through shared memory and a bulk copy; whether that can be done."""
+        tensor, tile = scope.params.tensors[statement.tensor], scope.value(statement.value)
+        probe = Load("", (), tensor.dtype, statement.tensor, statement.terms)
+        split = split_box(scope, probe, self.groups)
+        if statement.first or split is None or split[1] != tile.lanes or tile.lanes[0] != self.groups.rows:
+            return False
+        box = [i for i in (term.variable for term in statement.terms) if i is not None]
+        spans = [(scope.spans[i], scope.params.size(i.dim)) for i in box]
+        if any(not span.full and span.limit != size for span, size in spans):
+            return False
+        block, _, shape = split
+        descriptor = scope.params.descriptor(statement.tensor, block)
+        where = (
+            f"{self.room(scope, statement.tensor, block, tensor.dtype, f'{descriptor}.layout')}.index(group)"
+        )
+        matrix = where if block == shape else f"{where}.reshape([{shape[0]}, {shape[1]}])"
+        starts = ", ".join(starts_of(scope, box, self.groups, "group"))
+        if self.persistent:
+            scope.lines.append(Line("tma.store_wait(0)  # of the tile before"))
+        scope.lines.append(Line(f"{matrix}.store({convert(tile, tile.text, tensor.dtype)})"))
+        scope.lines.append(Line("fence_async_shared()"))
+        scope.lines.append(Line(f"copy_out({descriptor}, [{starts}], {where})"))
+        self.stored = True
+        return True

@@ -1,0 +1,240 @@
+"""How a kernel is divided among warps that copy and warp groups that compute.
+
+One warp copies tiles into rings of shared memory; warp groups of four warps each compute a share of the
+block's rows, so that the products of one overlap the pointwise work of the other (FlashAttention-3, sections
+3.1 and 3.2, for any kernel of this form). The rows are the one lane that every product keeps from its left
+operand; whatever else a group needs is the same for all groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from cleave.codegen.triton_memory import box_of
+from cleave.codegen.triton_scope import Scope, bracketed, is_number
+from cleave.codegen.triton_text import Names
+from cleave.codegen.triton_tiles import (
+    Lanes,
+    first_tiles,
+    lanes_of_dots,
+    loops_of,
+)
+from cleave.errors import Infeasible
+from cleave.ir.dims import Index
+from cleave.schedule.machine import width
+from cleave.schedule.tiles import Kernel, Load
+
+ROWS_OF_GROUP = 64
+"""Rows of one matrix instruction of a warp group."""
+SHARED_ROOM = 227 * 1024
+"""Bytes of shared memory of a block on compute capability 9."""
+BARRIER_ROOM = 1024
+REGISTERS = {2: (240, 24), 3: (160, 24)}
+"""Registers per thread of computing and copying warps, by the number of warp groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A kernel's rows: their lane, the number of warp groups, the rows of each, and the columns of the
+    layout in which vectors along the rows are held."""
+
+    rows: int
+    count: int
+    height: int
+    columns: int
+
+
+def plan_groups(kernel: Kernel, lanes: Lanes) -> Groups:
+    """The division of a kernel with `groups`; `Infeasible` where it does not fit."""
+    dots = list(lanes_of_dots(kernel, lanes))
+    if not dots:
+        raise Infeasible(f"kernel {kernel.name} has no product that warp groups could share")
+    rows = dots[0].m
+    looped = {loop.index for loop in loops_of(kernel.body)} & set(lanes.members[rows])
+    if looped or any(r.m != rows or r.batch for r in dots):
+        raise Infeasible(f"kernel {kernel.name} has no lane that is the rows of all its products")
+    tiles = first_tiles(kernel)
+    total = prod(tiles[i] for i in lanes.members[rows] if i in tiles)
+    if total % (ROWS_OF_GROUP * kernel.groups):
+        raise Infeasible(f"{total} rows for {kernel.groups} warp groups; {ROWS_OF_GROUP} or a multiple each")
+    every = tiles | {loop.index: loop.tile for loop in loops_of(kernel.body)}
+    return Groups(rows, kernel.groups, total // kernel.groups, lanes.length(dots[0].n, every))
+
+
+# ---------------------------------------------------------------- copies
+
+
+@dataclass(slots=True)
+class Ring:
+    """Buffers of shared memory that tiles of one tensor are copied into in turn. `block` is the box that one
+    copy fills, `order` its lanes as they lie in memory, `shape` the lengths of these lanes, and `shared`
+    whether all groups read it (else each has a box of its own). A tile copied outside loops has one buffer
+    and no counter (`once`)."""
+
+    name: str
+    tensor: str
+    dtype: str
+    descriptor: str
+    block: tuple[int, ...]
+    order: tuple[int, ...]
+    shape: tuple[int, int]
+    shared: bool
+    once: bool
+
+    def bytes(self, groups: int) -> int:
+        """Bytes of one turn."""
+        return prod(self.block) * width(self.dtype) * (1 if self.shared else groups)
+
+    def buffer(self, slot: str, groups: int) -> str:
+        """A group's matrix in a slot."""
+        place = slot
+        if not self.shared:
+            place = "group" if slot == "0" else f"{slot} * {groups} + group"
+        text = f"{self.name}.index({place})"
+        return text if self.block == self.shape else f"{text}.reshape([{self.shape[0]}, {self.shape[1]}])"
+
+
+@dataclass(slots=True)
+class Copies:
+    """The rings of a kernel and the loads that fill them, by the loads' names."""
+
+    names: Names
+    groups: Groups
+    rings: dict[object, Ring] = field(default_factory=dict[object, Ring])
+    loads: dict[str, Ring] = field(default_factory=dict[str, Ring])
+
+    def ring_of(self, scope: Scope, load: Load, once: bool) -> Ring | None:
+        """The ring of a load that the copying warp can do; None where it cannot."""
+        split = split_box(scope, load, self.groups)
+        if split is None:
+            return None
+        block, order, shape = split
+        shared = self.groups.rows not in order
+        key = (load.tensor, block, order, load.out if once else "")
+        if key not in self.rings:
+            name = self.names.take(f"{load.tensor}_ring")
+            descriptor = scope.params.descriptor(load.tensor, block)
+            self.rings[key] = Ring(
+                name, load.tensor, load.dtype, descriptor, block, order, shape, shared, once
+            )
+        self.loads[load.out] = self.rings[key]
+        return self.rings[key]
+
+
+def split_box(
+    scope: Scope, load: Load, groups: Groups
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]] | None:
+    """The box of one group's share of a load: its extents, its lanes as they lie in memory, and the lengths
+    of these; None where the load is no box, or a share of its rows is none."""
+    tensor = scope.params.tensors[load.tensor]
+    if width(tensor.dtype) > 4:
+        return None
+    box = box_of(scope, load, tensor)
+    if box is None:
+        return None
+    block = [scope.spans[i].tile for i in box]
+    lanes = tuple(dict.fromkeys(scope.lanes.of[i] for i in box if scope.spans[i].tile > 1))
+    if len(lanes) != 2:
+        return None
+    lengths = [scope.lanes.length(lane, scope.tiles) for lane in lanes]
+    if groups.rows in lanes:
+        place = _outermost(scope, box, groups.rows)
+        if block[place] % groups.count:
+            return None
+        block[place] //= groups.count
+        lengths[lanes.index(groups.rows)] //= groups.count
+    return tuple(block), lanes, (lengths[0], lengths[1])
+
+
+def _outermost(scope: Scope, box: Sequence[Index], lane: int) -> int:
+    return next(n for n, i in enumerate(box) if scope.lanes.of[i] == lane and scope.spans[i].tile > 1)
+
+
+def starts_of(scope: Scope, box: Sequence[Index], groups: Groups, group: str) -> list[str]:
+    """Where a group's box starts, one text per dim."""
+    texts: list[str] = []
+    rows = [i for i in box if scope.lanes.of[i] == groups.rows and scope.spans[i].tile > 1]
+    for index in box:
+        span = scope.spans[index]
+        text = span.start if span.tile > 1 else span.position
+        if rows and index == rows[0] and group != "0":
+            step = span.tile // groups.count
+            own = str(step * int(group)) if is_number(group) else f"{group} * {step}"
+            text = own if text == "0" else f"{text} + {own}"
+        texts.append(text)
+    return texts
+
+
+class RowScope(Scope):
+    """What one warp group knows at a point of a kernel: blocks have the group's share of the rows, and every
+    block has a layout."""
+
+    groups: Groups
+
+    def opened(self, names: Names) -> RowScope:
+        scope = RowScope(self.params, self.lanes, self.index_names, names)
+        scope.groups = self.groups
+        return scope
+
+    def lengths(self, lanes: Sequence[int]) -> tuple[int, ...]:
+        """The block lengths of some lanes."""
+        own = self.groups
+        return tuple(
+            own.height if lane == own.rows else self.lanes.length(lane, self.tiles) for lane in lanes
+        )
+
+    def shape(self, lanes: Sequence[int]) -> str:
+        lengths = self.lengths(lanes)
+        return f"({', '.join(map(str, lengths))}{',' if len(lengths) == 1 else ''})"
+
+    def layout(self, lanes: Sequence[int]) -> str:
+        """The name of the layout of a block over some lanes."""
+        rows = self.groups.rows
+        others = [n for lane, n in zip(lanes, self.lengths(lanes), strict=True) if lane != rows]
+        if len(others) > 1 or (others and others[0] < 8) or (rows in lanes and lanes[0] != rows):
+            raise Infeasible(f"a block of {self.shape(lanes)} is no share of rows of a warp group")
+        if rows not in lanes:
+            return f"COLUMNS_{others[0]}"
+        return f"MMA_{others[0]}" if others else f"ROWS_{self.groups.columns}"
+
+    def block(self, lane: int, length: int) -> str:
+        if lane == self.groups.rows:
+            height = self.groups.height
+            return f"(tl.arange(0, {height}, layout={self.layout([lane])}) + group * {height})"
+        if length < 8:
+            return f"tl.arange(0, {length})"
+        return f"tl.arange(0, {length}, layout=COLUMNS_{length})"
+
+    def spread(self, text: str, have: Sequence[int], want: Sequence[int]) -> str:
+        if tuple(have) == tuple(want) or not have:
+            return text
+        self.layout(want)
+        if len(want) == 2 and len(have) == 1:
+            rows = self.groups.rows
+            other = next(lane for lane in want if lane != rows)
+            columns = self.lengths([other])[0]
+            if list(have) == [rows] and columns != self.groups.columns:
+                text = f"gl.convert_layout({text}, ROWS_{columns})"
+            pattern = ":, None" if list(have) == [rows] else "None, :"
+            return f"{bracketed(text)}[{pattern}]"
+        return super().spread(text, have, want)
+
+    def filled(self, text: str, have: Sequence[int], want: Sequence[int]) -> str:
+        if tuple(have) == tuple(want):
+            return text
+        zeros = f"gl.full({self.shape(want)}, 0, gl.int1, {self.layout(want)})"
+        wide = self.spread(text, have, want)
+        return f"gl.where({zeros}, {wide}, {wide})"
+
+
+def depth_of(rings: Sequence[Ring], scratch: int, groups: Groups, stages: int) -> int:
+    """How many turns the rings take in shared memory beside what is there once."""
+    once = sum(ring.bytes(groups.count) for ring in rings if ring.once) + scratch + BARRIER_ROOM
+    each = sum(ring.bytes(groups.count) for ring in rings if not ring.once)
+    depth = (SHARED_ROOM - once) // each if each else stages
+    depth = min(depth, max(stages, 2))
+    if depth < 2:
+        raise Infeasible(f"tiles of {once} bytes and twice {each} do not fit {SHARED_ROOM} of shared memory")
+    return depth

@@ -1,0 +1,89 @@
+"""The fixed parts of a generated Gluon module: imports, layouts by name, and device functions.
+
+A block of rows by columns lies in the layout of a warp group's matrix product, `MMA_n` for n columns; a
+vector along its rows in `ROWS_n`, along its columns in `COLUMNS_n`, and a left operand in `LEFT_n`. Texts
+are written as for Triton and translated word by word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from cleave.codegen.triton_maps import HELPERS
+
+IMPORTS = """from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+"""
+"""Triton renamed its bulk copies after version 3.6."""
+
+WIDEST = 256
+"""Columns of one matrix instruction."""
+
+_LAYOUT = re.compile(r"\b(MMA|ROWS|COLUMNS|LEFT)_(\d+)\b")
+_SHARED = re.compile(r"\bSHARED_(\d+)_(\d+)_(float16|bfloat16|float32)\b")
+_WORD = re.compile(r"(?<![\w.])(" + "|".join(HELPERS) + r")(?=\()|(?<=, )(larger|smaller|times)(?=\))")
+
+CLEAR_ROWS = """
+@gluon.jit
+def clear_rows(tile, count, rows: gl.constexpr, per_row: gl.constexpr):
+    # Rows from `count` on become 0. Every warp group that reads the tile writes the same.
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // per_row, per_row], [4, 1], [1, 0])
+    for first in gl.static_range(0, rows, 16):
+        part = tile.slice(first, 16, 0)
+        row = first + gl.arange(0, 16, layout=gl.SliceLayout(1, layout))
+        values = part.load(layout)
+        part.store(gl.where((row < count)[:, None], values, gl.zeros_like(values)))
+    fence_async_shared()
+"""
+
+
+def translated(text: str) -> str:
+    """A line of Triton as a line of Gluon."""
+    text = _WORD.sub(lambda m: f"{m.group(0)}_in_group", text)
+    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", text)
+
+
+def helpers_for(texts: Iterable[str]) -> list[str]:
+    """The device functions that some texts call, in the order of `HELPERS`."""
+    text = "\n".join(texts)
+    found = [translated_helper(name) for name in HELPERS if f"{name}_in_group" in text]
+    return [*found, CLEAR_ROWS] if "clear_rows(" in text else found
+
+
+def translated_helper(name: str) -> str:
+    """A device function of `HELPERS` for Gluon."""
+    body = HELPERS[name].replace("@triton.jit", "@gluon.jit").replace(f"def {name}(", f"def {name}_in_group(")
+    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", body)
+
+
+def layouts_for(texts: Iterable[str]) -> list[str]:
+    """The definitions of the layouts that some texts name."""
+    text = "\n".join(texts)
+    widths = sorted({int(n) for _, n in _LAYOUT.findall(text)})
+    kinds = {(kind, int(n)) for kind, n in _LAYOUT.findall(text)}
+    lines: list[str] = []
+    for n in widths:
+        shape = f"[16, {min(n, WIDEST)}, 16]"
+        lines.append(f"MMA_{n} = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], {shape}))")
+        forms = {
+            "ROWS": f"gl.SliceLayout(1, MMA_{n}.value)",
+            "COLUMNS": f"gl.SliceLayout(0, MMA_{n}.value)",
+            "LEFT": f"gl.DotOperandLayout(0, MMA_{n}.value, 2)",
+        }
+        lines += [f"{kind}_{n} = gl.constexpr({form})" for kind, form in forms.items() if (kind, n) in kinds]
+    for rows, columns, kind in sorted(set(_SHARED.findall(text))):
+        name = f"SHARED_{rows}_{columns}_{kind}"
+        made = f"gl.NVMMASharedLayout.get_default_for([{rows}, {columns}], gl.{kind})"
+        lines.append(f"{name} = gl.constexpr({made})")
+    return lines

@@ -1,0 +1,173 @@
+"""`cleave bench`: run a benchmark suite of the repository.
+
+`register` adds the command to the application. The choices that other commands share with it, and what finds
+the repository's benchmarks and refuses what would run nothing, are here too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cleave.errors import Invalid
+
+
+class Target(StrEnum):
+    """What to compile for."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Dtype(StrEnum):
+    """The dtypes of a benchmark."""
+
+    f32 = "f32"
+    f16 = "f16"
+    bf16 = "bf16"
+
+
+class Phase(StrEnum):
+    """The phases of a benchmark."""
+
+    prefill = "prefill"
+    decode = "decode"
+
+
+class Peers(StrEnum):
+    """How much is spent on peers: none; those that compile little; all, with their settings swept."""
+
+    none = "none"
+    quick = "quick"
+    full = "full"
+
+
+class Ablation(StrEnum):
+    """What is left out of ours, or let in, in a row of its own."""
+
+    no_algebra = "no-algebra"
+    no_iterative_tiling = "no-iterative-tiling"
+    no_split = "no-split"
+    reassociation = "reassociation"
+
+
+Names = Annotated[list[str] | None, typer.Option("--case", help="Only cases with this in their name.")]
+Dtypes = Annotated[list[Dtype] | None, typer.Option("--dtype", help="Only these dtypes.")]
+Phases = Annotated[list[Phase] | None, typer.Option("--phase", help="Only these phases.")]
+Raw = Annotated[Path | None, typer.Option("--json", help="Write raw results here.", metavar="FILE")]
+BUDGET = "Seconds of timing per point (0.5); of the whole of 'cartpole' (235) and 'fusion' (90)."
+PEERS = "Which peers: none, quick ones, or full (all, with their own knobs swept)."
+FROM = "Take the peers' times from the file of an earlier run on such a device, scaled by eager's time."
+SWEEP = "Seconds for the settings of one peer at one point (20 with --peers full, else 0)."
+JOBS = "Processes that compile while one measures (1: none, all in this one; 0: by target)."
+RESUME = "Keep the points that the --json file has."
+SIZES = "'cartpole': a number of environments; may be given several times (all of the study's)."
+COLD = "Start with empty caches, so that compile times are of a first compile."
+WITHOUT = "Also time ours with this left out (reassociation: let in); may be given several times."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command `bench`."""
+
+    @app.command("bench")
+    def bench_(  # pyright: ignore[reportUnusedFunction]
+        suite: Annotated[str, typer.Argument(help="The suite's name, such as 'paper'.")],
+        target: Annotated[Target, typer.Option(help="Where to run.")] = Target.cpu,
+        case: Names = None,
+        dtype: Dtypes = None,
+        phase: Phases = None,
+        json_file: Raw = None,
+        budget: Annotated[float | None, typer.Option(help=BUDGET)] = None,
+        peers: Annotated[Peers, typer.Option(help=PEERS)] = Peers.quick,
+        peers_from: Annotated[Path | None, typer.Option(help=FROM, metavar="FILE")] = None,
+        sweep: Annotated[float | None, typer.Option(help=SWEEP, min=0.0)] = None,
+        ablation: Annotated[list[Ablation] | None, typer.Option("--ablation", help=WITHOUT)] = None,
+        resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
+        jobs: Annotated[int, typer.Option(help=JOBS, min=0)] = 0,
+        cold: Annotated[bool, typer.Option("--cold", help=COLD)] = False,
+        sizes: Annotated[list[int] | None, typer.Option("--sizes", help=SIZES, min=1)] = None,
+    ) -> None:
+        """Run a benchmark suite: check every result against float64, then time it against its peers. The
+        suite 'algebra' asks the search for what it must find, 'search' measures what that costs, 'cartpole'
+        is the study of a simulation loop (docs/cartpole.md)."""
+        import_benchmarks()
+        if suite == "cartpole":
+            check_device(target)
+            from benchmarks.cartpole import run_cartpole
+
+            wrong = run_cartpole(
+                target.value, json_file=json_file, budget=budget, sizes=sizes, resume=resume, only=case or ()
+            )
+            raise typer.Exit(1 if wrong else 0)
+        if suite == "fusion":
+            check_device(target)
+            from benchmarks.fusion_suite import run_fusion
+
+            failed = run_fusion(target.value, cases=case, json_file=json_file, budget=budget)
+            raise typer.Exit(1 if failed else 0)
+        if suite == "algebra":
+            from benchmarks.algebra import run_algebra
+
+            raise typer.Exit(1 if run_algebra(case, json_file) else 0)
+        if suite == "search":
+            from benchmarks.search import run_search
+
+            raise typer.Exit(1 if run_search(case, json_file) else 0)
+        check_bench(suite, target, case)
+        from benchmarks.run import run_suite
+
+        wrong = run_suite(
+            suite,
+            target=target.value,
+            cases=case,
+            dtypes=dtype,
+            phases=phase,
+            json_file=json_file,
+            budget=0.5 if budget is None else budget,
+            peers=peers.value,
+            peers_from=peers_from,
+            sweep=sweep,
+            ablations=[a.value for a in ablation or ()],
+            resume=resume,
+            jobs=jobs,
+            cold=cold,
+        )
+        raise typer.Exit(1 if wrong else 0)
+
+
+def import_benchmarks() -> None:
+    """Make the repository's benchmarks importable; `Invalid` where there are none."""
+    root = Path(__file__).parents[3]
+    if not (root / "benchmarks" / "run.py").exists():
+        raise Invalid("the benchmarks ship with the repository, not with the installed package")
+    sys.path.insert(0, str(root))
+
+
+def check_bench(suite: str, target: Target, cases: Sequence[str] | None) -> None:
+    """`Invalid` for what would run nothing."""
+    from benchmarks.suites import SUITES
+
+    if suite not in SUITES:
+        raise Invalid(
+            f"there is no suite {suite!r}",
+            hint=f"one of {', '.join(SUITES)}, algebra, search, cartpole, fusion",
+        )
+    names = [c.name for c in SUITES[suite]]
+    for wanted in cases or ():
+        if not any(wanted in name for name in names):
+            raise Invalid(f"suite {suite} has no case {wanted!r}", hint=f"it has {', '.join(names)}")
+    check_device(target)
+
+
+def check_device(target: Target) -> None:
+    """`Invalid` for a GPU that is not there."""
+    if target is Target.cuda:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise Invalid("--target cuda: torch finds no GPU here", hint="--target cpu")

@@ -1,0 +1,83 @@
+"""Which tilings warp groups can do: each computes a share of a block's rows beside one warp that copies.
+
+A GPU of compute capability 9 multiplies 64 rows a warp group, with the right operand in shared memory. So
+every product of the kernel must keep the same rows, 64 or a multiple for each group, from one operand, and
+take the other one as it lies in memory, in 16 bits. `codegen.gluon` writes such kernels and has the last
+word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from cleave.ir.dims import Index
+from cleave.schedule.kernels import Built
+from cleave.schedule.machine import Machine, width
+from cleave.schedule.tiling import Tiling
+from cleave.schedule.values import ContractOf, Graph, LoadOf, Value
+
+GROUP_ROWS = 64
+MOST_ROWS = 256
+WARPS = 4
+"""Warps of one group."""
+LEAST_STAGES = 2
+GROUP_REGISTERS = {2: 150, 3: 100}
+"""Registers of a thread for tiles, by the number of groups: they share 512 for each of 128 threads."""
+
+
+def grouped(built: Built, tiling: Tiling, machine: Machine, rows: frozenset[Index]) -> list[Tiling]:
+    """The tiling with warp groups, if the machine has them and the kernel is of that form. `rows` are the
+    indices that products have from their left operands."""
+    found: list[Tiling] = []
+    lanes = [lane for lane in _lanes(tiling) if rows.issuperset(lane)] if machine.groups else []
+    for count in machine.groups:
+        if any(_shares(built.graph, tiling, lane, count) for lane in lanes):
+            stages = machine.stages[-1]
+            found.append(replace(tiling, warps=WARPS * count, stages=stages, groups=count))
+    return found
+
+
+def stored_bytes(graph: Graph, tiling: Tiling) -> int:
+    """What a block stores in matrices, which go through shared memory."""
+    total = 0
+    for store in graph.stores:
+        tiles = [tiling.tiles[i] for i in store.value.axes if tiling.tiles.get(i, 1) > 1]
+        total += prod(tiles) * width(store.tensor.dtype) if len(tiles) > 1 else 0
+    return total
+
+
+def _lanes(tiling: Tiling) -> list[tuple[Index, ...]]:
+    """The lanes of the grid's tiled indices."""
+    tiled = [i for i in tiling.grid if tiling.tiles[i] > 1]
+    listed = [lane for lane in tiling.lanes if any(i in tiled for i in lane)]
+    alone = [(i,) for i in tiled if all(i not in lane for lane in listed)]
+    return [*listed, *alone]
+
+
+def _shares(graph: Graph, tiling: Tiling, rows: Sequence[Index], count: int) -> bool:
+    """Whether groups can share these rows in every product."""
+    total = prod(tiling.tiles[i] for i in rows)
+    if any(i not in tiling.grid for i in rows) or total % (GROUP_ROWS * count) or total > MOST_ROWS:
+        return False
+    products = [v for v in graph.values if isinstance(v.op, ContractOf) and _is_product(v, tiling)]
+    return bool(products) and all(_keeps(v, frozenset(rows)) for v in products)
+
+
+def _is_product(value: Value, tiling: Tiling) -> bool:
+    """Whether a contraction multiplies two matrices."""
+    if len(value.args) != 2:
+        return False
+    a, b = ({i for i in arg.axes if tiling.tiles.get(i, 1) > 1} for arg in value.args)
+    out = set(value.axes)
+    return bool((a & out) - b) and bool((b & out) - a)
+
+
+def _keeps(value: Value, rows: frozenset[Index]) -> bool:
+    """Whether a product has the rows from one operand, and the other one comes from memory in 16 bits."""
+    left = [arg for arg in value.args if rows & set(arg.axes)]
+    right = [arg for arg in value.args if not rows & set(arg.axes)]
+    if len(left) != 1 or len(right) != 1 or not isinstance(right[0].op, LoadOf):
+        return False
+    return all(width(arg.dtype) == 2 for arg in value.args) and right[0].dtype in ("f16", "bf16")

@@ -1,0 +1,158 @@
+"""Kernels with warp groups: their text, what they compile to for compute capability 9, and what is refused.
+
+Nothing here runs them (Gluon has no interpreter): `tests/test_gpu.py` does, on a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cleave.codegen.gluon_loops import depending, needed
+from cleave.codegen.gluon_text import layouts_for, translated
+from cleave.codegen.triton import emit
+from cleave.errors import Infeasible
+from cleave.runtime.triton_build import compile_for
+from cleave.schedule.parse import parse_tiles
+from cleave.schedule.text import print_tiles
+from cleave.schedule.tiles import ContractTile, Loop, TileProgram
+
+FOLDER = Path(__file__).parents[1] / "cases" / "groups"
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.tiles")))
+
+
+def program(name: str) -> TileProgram:
+    return parse_tiles((FOLDER / f"{name}.tiles").read_text())
+
+
+def text_of(tiles: TileProgram) -> str:
+    return emit(tiles, described=True, grouped=True).text
+
+
+def changed(name: str, old: str, new: str) -> TileProgram:
+    text = (FOLDER / f"{name}.tiles").read_text()
+    assert old in text
+    return parse_tiles(text.replace(old, new))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_groups_are_part_of_the_text_form(name: str) -> None:
+    tiles = program(name)
+    assert tiles.kernels[0].groups == 2
+    assert parse_tiles(print_tiles(tiles)) == tiles
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_becomes_three_functions_and_the_same_text_twice(name: str) -> None:
+    text = text_of(program(name))
+    assert text == text_of(program(name))
+    assert "gl.warp_specialize([" in text and "], [4, 1], [240, 24])" in text
+    for function in ("main_rows", "main_copies", "main"):
+        assert len(re.findall(rf"^def {function}\(", text, re.M)) == 1
+    compile(text, name, "exec")
+    assert "tl.dot" not in text and "DEPTH" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_slot_that_is_waited_for_is_freed_and_filled(name: str) -> None:
+    """A ring's reader waits on `full` and frees; its writer waits on `free` and fills."""
+    rows, copies = re.split(r"^def main_copies\(", text_of(program(name)), flags=re.M)
+    rings = set(re.findall(r"(\w+_ring)_free\.index", rows))
+    assert rings
+    for ring in rings:
+        assert f"mbarrier.wait({ring}_full.index(" in rows
+        assert f"mbarrier.arrive({ring}_free.index(" in rows
+        assert f"mbarrier.wait({ring}_free.index(" in copies
+        assert re.search(rf"copy_in\(\w+, \[.*\], {ring}_full\.index\(", copies)
+
+
+def test_without_groups_or_descriptors_the_kernel_is_plain_triton() -> None:
+    tiles = program("attention")
+    plain = emit(tiles, described=True).text
+    assert "warp_specialize" not in plain and "tl.dot" in plain
+    alone = replace(tiles, kernels=tuple(replace(k, groups=0) for k in tiles.kernels))
+    assert emit(alone, described=True, grouped=True).text == plain
+    assert emit(tiles, grouped=True).text == emit(alone).text
+
+
+def test_products_of_two_steps_overlap_where_nothing_is_between() -> None:
+    text = text_of(program("gate"))
+    assert "warpgroup_mma_wait(2, deps=[sum, sum2])" in text
+    assert "for tile in range(" in text, "blocks go on from tile to tile"
+
+
+def test_late_products_start_behind_the_next_steps_first() -> None:
+    rows = text_of(program("attention"))
+    loop = rows[rows.index("for t0_2 in range(") :]
+    first, late = loop.index("use_acc=False"), loop.index("_left, v_ring")
+    assert first < late < loop.index("warpgroup_mma_wait(1,") < loop.index("warpgroup_mma_wait(0,")
+
+
+def test_groups_take_turns_only_where_special_functions_take_as_long_as_products() -> None:
+    assert "turns.index(group)" in text_of(program("attention"))  # 64 columns for each exponential
+    assert "turns.index(group)" not in text_of(program("causal"))  # 128
+    assert "turns.index(group)" not in text_of(program("chain"))  # none
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("s: S by 128", "s: S by 32", "32 rows for 2 warp groups"),
+        ("groups 2", "groups 7", "asks for 7 warp groups"),
+        ("bf16", "f32", "warp groups want 16 bits"),
+        ("t: T by 128", "t: T by 512", "is no share of rows"),
+    ],
+)
+def test_what_does_not_fit_is_refused(old: str, new: str, reason: str) -> None:
+    with pytest.raises(Infeasible, match=reason):
+        emit(changed("attention", old, new), described=True, grouped=True)
+
+
+def test_a_computed_right_operand_is_refused() -> None:
+    text = (FOLDER / "gate.tiles").read_text()
+    old = "      dot[s, w11]: f32 = contract[x1](x, w1)\n"
+    new = "      twice[x1, w11]: bf16 = add(w1, w1)\n      dot[s, w11]: f32 = contract[x1](x, twice)\n"
+    assert old in text
+    with pytest.raises(Infeasible, match="no rows and is used outside of products"):
+        emit(parse_tiles(text.replace(old, new)), described=True, grouped=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["gate", *(pytest.param(n, marks=pytest.mark.slow) for n in ("attention", "causal", "chain"))]
+)
+def test_compiles_for_capability_9_without_spills(name: str) -> None:
+    (report,) = compile_for(emit(program(name), described=True, grouped=True))
+    assert report.wgmma >= 8
+    assert report.shared <= 227 * 1024
+    assert report.spills <= 64
+
+
+def test_what_follows_and_what_is_needed() -> None:
+    loop = next(s for s in program("attention").kernels[0].body if isinstance(s, Loop))
+    scores = next(s.out for s in loop.body if isinstance(s, ContractTile))
+    assert {target for target, _ in loop.updates}.isdisjoint(depending(loop.body, {scores}))
+    assert needed(loop.body, {scores}) >= {scores}
+    assert not any(name.startswith("exp") for name in needed(loop.body, {scores}))
+
+
+def test_lines_of_triton_are_translated() -> None:
+    assert translated("x = tl.reduce(y, 1, larger)") == "x = gl.reduce(y, 1, larger_in_group)"
+    assert (
+        translated("x = align_down(tl.minimum(T, s), 64)") == "x = align_down_in_group(gl.minimum(T, s), 64)"
+    )
+    same = "tl.PropagateNan.ALL"
+    assert translated(same) == same
+
+
+def test_layouts_are_defined_before_they_are_used() -> None:
+    lines = layouts_for(["gl.convert_layout(x, LEFT_64)", "MMA_512", "SHARED_64_128_float16"])
+    assert [line.split(" = ")[0] for line in lines] == [
+        "MMA_64",
+        "LEFT_64",
+        "MMA_512",
+        "SHARED_64_128_float16",
+    ]
+    assert "[16, 256, 16]" in lines[2], "an instruction has 256 columns at most"

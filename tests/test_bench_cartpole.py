@@ -1,0 +1,174 @@
+"""The Cartpole study: its order, its files, what results are held to, and plans that run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import cartpole, cartpole_report
+from benchmarks.cartpole_case import Case
+from benchmarks.cartpole_checks import DRIFT, GROWTH, compared, held_to_oracle, joined
+from benchmarks.cartpole_env import DRAWS, draw, make_inputs, oracle, separate, step
+from benchmarks.cartpole_facts import touched
+from benchmarks.cartpole_order import order
+from benchmarks.cartpole_ours import Variant, arguments
+from benchmarks.cartpole_plans import Planned, Plans, unrolled
+
+STEP_BYTES = 4 * (5 + 5 + 5 + 1) + 1
+"""Of one environment in one step in one kernel: state, count and draws in; state, count, reward, done out."""
+
+
+def test_inputs_are_the_draws_of_their_counters() -> None:
+    inputs = make_inputs(7, 5, "cpu")
+    index = torch.arange(7, dtype=torch.int32)
+    for t in range(5):
+        action, fresh = draw(index, torch.full_like(index, t))
+        assert torch.equal(action, inputs.action[t])
+        assert all(torch.equal(a, b[t]) for a, b in zip(fresh, inputs.fresh, strict=True))
+    assert DRAWS == 3
+
+
+def test_the_most_telling_rows_come_first_and_each_once() -> None:
+    tasks = order("cuda", cartpole.SIZES)
+    names = [(t.name, t.size) for t in tasks]
+    assert len(set(names)) == len(names)
+    assert names[0] == ("cleave separate read loop", 2048)
+    first = names[:30]
+    assert {("by hand", n) for n in cartpole.SIZES} <= set(first)
+    assert {("JAX B0", 2048), ("JAX B1", 2048)} <= set(first)
+
+
+def test_plain_pytorch_is_held_to_the_oracle_and_a_wrong_step_is_found() -> None:
+    inputs = make_inputs(64, 12, "cpu")
+    assert held_to_oracle(inputs, separate, 12) == ""
+
+    def worse(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, *rest = separate(*args)
+        return (x + 3e-6, *rest)
+
+    assert "off the oracle" in held_to_oracle(inputs, worse, 12)
+
+
+def test_results_may_drift_as_far_as_the_pole_carries_a_rounding() -> None:
+    size, steps = 8, 30
+    count = torch.full((size,), 30, dtype=torch.int32)
+    state = [torch.zeros(size) for _ in range(4)]
+    out = (torch.ones(steps, size), torch.zeros(steps, size, dtype=torch.bool))
+    right = (*state, count, *out)
+    assert compared(right, right) == {"agrees": "bit for bit"}
+    bound = DRIFT * GROWTH**31
+    near = (state[0] + 0.9 * bound, *right[1:])
+    assert compared(near, right)["of_bound"] == pytest.approx(0.9, rel=1e-3)
+    for far in (
+        (state[0] + 1.1 * bound, *right[1:]),
+        (*right[:-1], torch.ones(steps, size, dtype=torch.bool)),
+    ):
+        with pytest.raises(ValueError, match="wrong"):
+            compared(far, right)
+
+
+@pytest.mark.parametrize("state", ["separate", "stacked"])
+@pytest.mark.parametrize("random", ["read", "drawn"])
+def test_unrolled_steps_are_steps_after_each_other(state: str, random: str) -> None:
+    from benchmarks.cartpole_plans import arguments as of_plan
+
+    inputs = make_inputs(6, 3, "cpu")
+    planned = Planned("none", "X26", state, random, 3)
+    out = unrolled(planned)(*of_plan(planned, inputs, 0))
+    states = 5 if state == "separate" else 2
+    found = joined([(*out[:states], torch.stack(out[states::2]), torch.stack(out[states + 1 :: 2]))])
+    expected = separate(*arguments(Variant("separate", "read", "loop"), inputs, 0, 3))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+def test_plans_run_and_touch_what_they_say() -> None:
+    inputs = make_inputs(48, 6, "cpu")
+    expected = separate(*arguments(Variant("separate", "read", "loop"), inputs, 0, 6))
+    plans = Plans("cpu")
+    one = plans.case(Planned("cleave", "X26", "separate", "read"), inputs)
+    assert one.facts["launches_per_step"] == 1
+    assert one.facts["touched_bytes_per_step"] == STEP_BYTES * 48
+    for planned in (
+        Planned("vertical", "X23", "separate", "read"),
+        Planned("xla", "X22", "stacked", "read"),
+        Planned("cleave", "X26", "separate", "read", 2),
+    ):
+        case = plans.case(planned, inputs)
+        found = joined(case.facts["results"]())
+        assert "agrees" in compared(found, expected)
+        assert case.facts["kernels"] >= 1
+        assert case.facts["touched_bytes_per_step"] > 0
+
+
+def test_bytes_are_counted_once_a_kernel_and_where_they_are() -> None:
+    from cleave.ir.candidate import Candidate
+    from cleave.ir.dims import Atom
+    from cleave.ir.text import parse_program
+    from cleave.schedule.machine import CPU
+    from cleave.schedule.select import best
+
+    text = """
+    program rows(a: f32[K, N]) where K = 3 {
+      s[n: N]: f32 = add(a[0, n], a[2, n])
+      return s: s[n]
+    }
+    """
+    tiles = best([Candidate(parse_program(text), ())], {Atom("N"): 100}, CPU)[0].tiles
+    assert touched(tiles, {Atom("N"): 100, Atom("K"): 3}) == (800, 400)
+
+
+def test_a_file_is_whole_after_every_row_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def run(self: cartpole.Study, task: cartpole.Task) -> cartpole.Row:
+        made.append(task.name)
+        return {"implementation": task.name, "environments": task.size, "failure": "", cartpole.TIME: 1.0}
+
+    monkeypatch.setattr(cartpole.Study, "run", run)
+    path = tmp_path / "raw.json"
+    cartpole.run_cartpole("cpu", json_file=path, sizes=[64], only=("loop", "by hand"))
+    assert len(made) == 5
+    rows = json.loads(path.read_text())["rows"]
+    assert [r["implementation"] for r in rows] == made
+    cartpole.run_cartpole("cpu", json_file=path, sizes=[64], only=("loop", "by hand"), resume=True)
+    assert len(made) == 5
+    assert cartpole.run_cartpole("cpu", json_file=path, sizes=[64], budget=0.0, resume=True) == 0
+
+
+def test_tables_are_made_of_rows_and_put_where_they_are_marked() -> None:
+    rows = [
+        {"implementation": "cleave separate read loop", "environments": 64, "failure": "",
+         cartpole_report.TIME: 0.5, "steps_per_second": 1.28e8},
+        {"implementation": "by hand", "environments": 64, "failure": "", cartpole_report.TIME: 0.6,
+         "steps_per_second": 1e8},
+        {"implementation": "JAX B1", "environments": 64, "failure": "it is wrong", cartpole_report.TIME: 0.1},
+    ]  # fmt: skip
+    table = cartpole_report.by_size(rows)
+    assert table[2].startswith("| 64 | 0.5 |") and "0.6 (1.20x)" in table[2] and "0.1" not in table[2]
+    page = cartpole_report.filled(
+        "a\n<!-- table x -->\nold\n<!-- end -->\nb\n<!-- table y -->\n<!-- end -->", {"x": ["new"]}
+    )
+    assert "new" in page and "old" not in page and page.endswith("<!-- table y -->\n<!-- end -->")
+
+
+def test_the_oracle_and_the_step_are_two_writings_of_one_thing() -> None:
+    inputs = make_inputs(128, 1, "cpu")
+    state = (*(s.double() for s in inputs.state), inputs.count)
+    given = (inputs.action[0], [f[0].double() for f in inputs.fresh])
+    (found, (_, done)), (right, over, _) = (
+        step(state, *given),  # type: ignore[arg-type]
+        oracle([s.numpy() for s in state], given[0].numpy(), [f.numpy() for f in given[1]]),
+    )
+    assert np.array_equal(done.numpy(), over)
+    for one, two in zip(found, right, strict=True):
+        np.testing.assert_allclose(one.numpy(), two, atol=1e-14)
+
+
+def test_a_case_keeps_to_itself_what_is_the_studys_own() -> None:
+    case = Case("x", lambda: None, 1, {"results": None, "kernels": 1})
+    kept = {k: v for k, v in case.facts.items() if k not in cartpole.PRIVATE}
+    assert kept == {"kernels": 1}

@@ -1,0 +1,85 @@
+"""Kernels on the GPU at hand: right at awkward sizes, strides and offsets, and the same every time.
+
+Run with `pytest -m gpu tests/test_gpu.py` on a machine with an NVIDIA GPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cleave.ir.dims import Atom
+from cleave.runtime.triton_launch import TritonLauncher
+from cleave.schedule.interpret import run
+from cleave.schedule.parse import parse_tiles
+from cleave.schedule.tiles import TileProgram
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU"),
+]
+FOLDER = Path(__file__).parent / "cases" / "groups"
+SIZES = [
+    {"S": 1, "T": 1},
+    {"S": 77, "T": 33},
+    {"S": 130, "T": 257},
+    {"S": 256, "T": 128},
+    {"S": 300, "T": 1000},
+]
+
+
+def arguments(tiles: TileProgram, sizes: dict[str, int], seed: int) -> list[torch.Tensor]:
+    """Random inputs of a tile program; products keep the magnitude of one."""
+    known = {str(atom): size for atom, size in tiles.sizes if isinstance(size, int)} | sizes
+    generator = torch.Generator().manual_seed(seed)
+    made: list[torch.Tensor] = []
+    for tensor in tiles.inputs:
+        shape = [int(np.prod([known[str(d)] for d in group])) for group in tensor.layout]
+        made.append(torch.randn(shape, generator=generator).to("cuda", torch.bfloat16))
+    return made
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.tiles")))
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_warp_groups_equal_the_tile_interpreter(name: str, sizes: dict[str, int]) -> None:
+    tiles = parse_tiles((FOLDER / f"{name}.tiles").read_text())
+    if name == "gate":
+        sizes = {"S": sizes["S"]}
+    given = arguments(tiles, sizes, 1)
+    launcher = TritonLauncher(tiles, "cuda")
+    assert any(entry.groups for entry in launcher.source.entries)
+    found = launcher(*given)
+    if name == "gate":  # too large for the interpreter
+        x, w1, w2 = (a.double() for a in given)
+        wanted = [torch.nn.functional.silu(x @ w1) * (x @ w2)]
+    else:
+        inputs = {t.name: a.double().cpu().numpy() for t, a in zip(tiles.inputs, given, strict=True)}
+        values = run(tiles, inputs, dtype=np.float64)
+        wanted = [torch.from_numpy(values[t.name]).cuda() for t in tiles.outputs]
+    for own, right in zip(found, wanted, strict=True):
+        clean = torch.isfinite(right)
+        assert torch.equal(torch.isfinite(own), clean)
+        off = (own.double() - right)[clean].norm() / right[clean].norm().clamp_min(1e-9)
+        assert off < 1e-2, off
+    for _ in range(5):
+        again = launcher(*given)
+        assert all(torch.equal(a.isnan(), b.isnan()) for a, b in zip(again, found, strict=True))
+        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(again, found, strict=True))
+
+
+def test_strides_that_descriptors_refuse_take_the_plain_kernel() -> None:
+    tiles = parse_tiles((FOLDER / "attention.tiles").read_text())
+    given = arguments(tiles, {"S": 65, "T": 129}, 2)
+    launcher = TritonLauncher(tiles, "cuda")
+    dense = launcher(*given)[0]
+    shifted = [torch.empty(a.numel() + 1, dtype=a.dtype, device="cuda")[1:].view(a.shape) for a in given]
+    for into, value in zip(shifted, given, strict=True):
+        into.copy_(value)
+    assert launcher.plain is None
+    odd = launcher(*shifted)[0]
+    assert launcher.plain is not None
+    assert ((odd - dense).double().norm() / dense.double().norm()) < 1e-2
+    assert Atom("S") not in dict(tiles.sizes)

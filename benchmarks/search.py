@@ -76,12 +76,12 @@ def programs(only: Sequence[str] | None = None) -> dict[str, Program]:
 
 
 def sized(program: Program, factor: int) -> Program:
-    """The program with a known size for every dim."""
+    """The program with a known size for every dim. What is 1 stays 1: a column is no matrix."""
     known = {atom for atom, _ in program.sizes}
     more = tuple(
         (atom, SMALL * factor) for atom in program.dims if isinstance(atom, Atom) and atom not in known
     )
-    scaled = tuple((a, v * factor if isinstance(v, int) else v) for a, v in program.sizes)
+    scaled = tuple((a, v * factor if isinstance(v, int) and v > 1 else v) for a, v in program.sizes)
     return replace(program, sizes=(*scaled, *more))
 
 
@@ -212,9 +212,9 @@ def cached_elsewhere(everything: Mapping[str, Program], folder: Path) -> dict[st
 
 
 def other_sizes(program: Program) -> Program:
-    """The program with its known sizes multiplied."""
+    """The program with its known sizes multiplied, those of 1 aside."""
     return replace(
-        program, sizes=tuple((a, v * FACTOR if isinstance(v, int) else v) for a, v in program.sizes)
+        program, sizes=tuple((a, v * FACTOR if isinstance(v, int) and v > 1 else v) for a, v in program.sizes)
     )
 
 

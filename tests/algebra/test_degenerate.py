@@ -119,3 +119,18 @@ def test_a_candidate_is_nan_where_the_users_program_is(name: str) -> None:
             check_folds(candidate, what, given, sizes)
             for key, value in evaluate(candidate.program, given, sizes).items():
                 assert same_nan(value, expected[key], name not in REORDERED), (candidate.form, what, key)
+
+
+def test_distances_from_an_extreme_stay_in_a_second_pass() -> None:
+    """Squares around an old maximum, carried to a new one, would be inf - inf where the program has inf."""
+    import torch
+
+    import cleave
+
+    def spread(x: torch.Tensor) -> torch.Tensor:
+        return ((x - x.amax(-1, keepdim=True)) ** 2).sum(-1)
+
+    x = torch.zeros(2, 4096)
+    x[:, 0] = -torch.inf
+    x[0, -1] = 1.0
+    assert torch.equal(cleave.jit(spread)(x), spread(x))

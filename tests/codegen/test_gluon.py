@@ -41,7 +41,7 @@ def changed(name: str, old: str, new: str) -> TileProgram:
 @pytest.mark.parametrize("name", NAMES)
 def test_groups_are_part_of_the_text_form(name: str) -> None:
     tiles = program(name)
-    assert tiles.kernels[0].groups == 2
+    assert tiles.kernels[0].groups == (3 if name == "thirds" else 2)
     assert parse_tiles(print_tiles(tiles)) == tiles
 
 
@@ -49,7 +49,8 @@ def test_groups_are_part_of_the_text_form(name: str) -> None:
 def test_a_kernel_becomes_three_functions_and_the_same_text_twice(name: str) -> None:
     text = text_of(program(name))
     assert text == text_of(program(name))
-    assert "gl.warp_specialize([" in text and "], [4, 1], [240, 24])" in text
+    warps = "], [4, 4, 1], [160, 160, 24])" if name == "thirds" else "], [4, 1], [240, 24])"
+    assert "gl.warp_specialize([" in text and warps in text
     for function in ("main_rows", "main_copies", "main"):
         assert len(re.findall(rf"^def {function}\(", text, re.M)) == 1
     compile(text, name, "exec")
@@ -67,6 +68,69 @@ def test_every_slot_that_is_waited_for_is_freed_and_filled(name: str) -> None:
         assert f"mbarrier.arrive({ring}_free.index(" in rows
         assert f"mbarrier.wait({ring}_free.index(" in copies
         assert re.search(rf"copy_in\(\w+, \[.*\], {ring}_full\.index\(", copies)
+
+
+def steps(text: str) -> dict[str, list[int]]:
+    """For each ring and depth of indentation: how often a function counts, waits and frees (or fills)."""
+    found: dict[str, list[int]] = {}
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        for place, pattern in enumerate(
+            (r"(\w+_ring\w*)_at \+= 1", r"wait\((\w+_ring\w*)_full", r"arrive\((\w+_ring\w*)_free")
+        ):
+            for ring in re.findall(pattern, line):
+                found.setdefault(f"{ring} {depth}", [0, 0, 0])[place] += 1
+    return found
+
+
+def test_two_loads_of_one_tensor_in_a_step_have_rings_of_their_own() -> None:
+    text = (FOLDER / "chain.tiles").read_text()
+    line = next(x for x in text.splitlines() if "= contract[q2](" in x)
+    load = next(x for x in text.splitlines() if "= load k[" in x)
+    name, dot = load.split("[")[0].strip(), line.split("[")[0].strip()
+    second = [
+        load.replace(name, "other", 1),
+        line.replace(dot, "dot_other", 1).replace(f", {name})", ", other)"),
+    ]
+    both = f"      both{line.split(dot)[1].split(' =')[0]} = add({dot}, dot_other)"
+    rest = text.replace(load + "\n", f"{load}\n{second[0]}\n", 1)
+    rest = rest.replace(line + "\n", f"{line}\n{second[1]}\n{both}\n", 1)
+    head, tail = rest.split(both, 1)
+    used = tail.replace(f"({dot})", "(both)", 1)
+    rows = text_of(parse_tiles(head + both + used)).split("def main_copies(")[0]
+    rings = set(re.findall(r"(k_ring\w*)_at \+= 1", rows))
+    assert len(rings) == 2
+    for ring, (counts, waits, frees) in steps(rows).items():
+        if ring.startswith("k_ring"):
+            assert counts == waits == frees, ring
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_counts_waits_and_frees_alike(name: str) -> None:
+    rows = text_of(program(name)).split("def main_copies(")[0]
+    totals: dict[str, list[int]] = {}
+    for key, counts in steps(rows).items():
+        own = totals.setdefault(key.split()[0], [0, 0, 0])
+        for place, count in enumerate(counts):
+            own[place] += count
+    assert totals
+    for ring, (counts, waits, _frees) in totals.items():
+        assert waits >= counts, ring
+
+
+def test_a_dim_may_have_any_name() -> None:
+    tiles = parse_tiles(re.sub(r"\bT\b", "DEPTH", (FOLDER / "attention.tiles").read_text()))
+    text = text_of(tiles)
+    compile(text, "depth", "exec")
+    assert "DEPTH" in text and "@" not in text.replace("@gluon", "").replace("@triton", "")
+
+
+def test_three_groups_fall_back_to_a_power_of_two_of_warps() -> None:
+    tiles = program("thirds")
+    (entry,) = emit(tiles, described=True, grouped=True).entries
+    assert entry.groups == 3
+    (plain,) = emit(tiles).entries
+    assert plain.groups == 0 and plain.warps == 8
 
 
 def test_without_groups_or_descriptors_the_kernel_is_plain_triton() -> None:
@@ -121,7 +185,8 @@ def test_a_computed_right_operand_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gate", *(pytest.param(n, marks=pytest.mark.slow) for n in ("attention", "causal", "chain"))]
+    "name",
+    ["gate", *(pytest.param(n, marks=pytest.mark.slow) for n in ("attention", "causal", "chain", "thirds"))],
 )
 def test_compiles_for_capability_9_without_spills(name: str) -> None:
     (report,) = compile_for(emit(program(name), described=True, grouped=True))

@@ -366,11 +366,22 @@ def is_scalar(factor: Gen) -> bool:
 def check_rescales(total: Poly) -> None:
     """Raise `Unsupported` unless every monomial can follow a change of the running values."""
     for _, factors in total:
+        alone = not any(isinstance(g, Exp) for g, _ in factors)
         for g, power in factors:
+            if isinstance(g, Shift) and alone and power > 1 and _around_extreme(g):
+                raise Unsupported("a power of the distance from a maximum, which may be infinite, is summed")
             if isinstance(g, Shift) and not 1 <= power <= HIGHEST:
                 raise Unsupported("a negative or high power of a shifted term cannot be rescaled")
             if isinstance(g, Exp):
                 _check_exponent(g.arg)
+
+
+def _around_extreme(shift: Shift) -> bool:
+    """Whether a shift's running value is a maximum or minimum. Where an element is infinite, a sum of
+    squares around an old one cannot be carried to a new one: inf would become inf - inf."""
+    runs = [g for _, factors in shift.run for g, _ in factors if isinstance(g, Run)]
+    ops = [plain(g.access).node.op for g in runs]
+    return any(isinstance(op, Reduce) and op.kind in ("max", "min") for op in ops)
 
 
 def _check_exponent(arg: Poly) -> None:

@@ -23,7 +23,7 @@ from cleave.codegen.gluon_plan import (
     plan_groups,
     starts_of,
 )
-from cleave.codegen.gluon_text import translated
+from cleave.codegen.gluon_text import DEPTH, translated
 from cleave.codegen.source import KINDS, Argument
 from cleave.codegen.triton_grid import (
     comments_of,
@@ -44,7 +44,7 @@ from cleave.ir.dims import Index
 from cleave.schedule.tiles import ContractTile, Kernel, Load, Loop, Statement, TileProgram
 
 RESERVED = (
-    *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows", "DEPTH"),
+    *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows"),
     *("tile", "turns", "turn_at"),
 )
 
@@ -60,7 +60,7 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     lanes = plan_lanes(kernel)
     groups = plan_groups(kernel, lanes)
     lanes = replace(lanes, exact=frozenset({groups.rows}))
-    copies = Copies(names, groups)
+    copies = Copies(names, groups, _ordinals(kernel.body))
     rows = Rows(groups, copies)
     rows.products = _products(kernel.body)
     # Without tiles that come once per block, a block may as well do one tile of the grid after another.
@@ -98,7 +98,7 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
         *[f"    # {text}" for text in comments_of(kernel, params)],
         *_main(name, groups, rings, rows, [*given, *rooms, *last]),
     ]
-    return translated("\n".join(["", *parts, ""])).replace("DEPTH", str(depth)), arguments, rows.persistent
+    return translated("\n".join(["", *parts, ""])).replace(DEPTH, str(depth)), arguments, rows.persistent
 
 
 def _products(body: Sequence[Statement]) -> dict[str, int]:
@@ -112,6 +112,19 @@ def _products(body: Sequence[Statement]) -> dict[str, int]:
             for arg in s.args:
                 counts[arg] = counts.get(arg, 0) + 1
     return counts
+
+
+def _ordinals(body: Sequence[Statement]) -> dict[str, int]:
+    """The number of each load among those of its tensor in its body."""
+    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for s in body:
+        if isinstance(s, Loop):
+            found |= _ordinals(s.body)
+        elif isinstance(s, Load):
+            found[s.out] = counts.get(s.tensor, 0)
+            counts[s.tensor] = found[s.out] + 1
+    return found
 
 
 def _rendered(lines: Lines) -> list[str]:
@@ -163,8 +176,8 @@ def _main(name: str, groups: Groups, rings: Sequence[Ring], rows: Rows, given: S
     lines: list[str] = []
     inits: list[str] = []
     for ring in rings:
-        turns = "1" if ring.once else "DEPTH"
-        count = turns if ring.shared else (str(groups.count) if ring.once else f"{groups.count} * DEPTH")
+        turns = "1" if ring.once else DEPTH
+        count = turns if ring.shared else (str(groups.count) if ring.once else f"{groups.count} * {DEPTH}")
         shape = ", ".join(map(str, ring.block))
         room = f"{TYPES[ring.dtype]}, [{count}, {shape}], {ring.descriptor}.layout"
         lines.append(f"    {ring.name} = gl.allocate_shared_memory({room})")
@@ -229,8 +242,8 @@ class _Copying:
         slot, full = "0", f"{ring.name}_full"
         if not ring.once:
             slot, phase = f"{ring.name}_slot", f"{ring.name}_phase"
-            scope.lines.append(Line(f"{slot} = {ring.name}_at % DEPTH", slot))
-            scope.lines.append(Line(f"{phase} = {ring.name}_at // DEPTH & 1", phase))
+            scope.lines.append(Line(f"{slot} = {ring.name}_at % {DEPTH}", slot))
+            scope.lines.append(Line(f"{phase} = {ring.name}_at // {DEPTH} & 1", phase))
             scope.lines.append(Line(f"{ring.name}_at += 1"))
             scope.lines.append(Line(f"mbarrier.wait({ring.name}_free.index({slot}), {phase} ^ 1)"))
         count = 1 if ring.shared else self.groups.count

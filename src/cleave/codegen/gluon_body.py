@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from cleave.codegen.gluon_loops import write_loop
 from cleave.codegen.gluon_plan import Copies, Groups, Ring, RowScope, split_box, starts_of
+from cleave.codegen.gluon_text import DEPTH
 from cleave.codegen.triton_body import Body, fused_dots
 from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
 from cleave.codegen.triton_memory import load
@@ -30,8 +31,6 @@ from cleave.schedule.tiles import (
     Statement,
     Store,
 )
-
-SPECIAL = ("exp", "exp2", "log", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "pow", "div")
 
 
 @dataclass(slots=True)
@@ -107,8 +106,8 @@ class Rows(Body):
             return
         slot, phase = ("0", "0") if ring.once else (f"{ring.name}_slot", f"{ring.name}_phase")
         if not ring.once:
-            scope.lines.append(Line(f"{slot} = {ring.name}_at % DEPTH", slot))
-            scope.lines.append(Line(f"{phase} = {ring.name}_at // DEPTH & 1", phase))
+            scope.lines.append(Line(f"{slot} = {ring.name}_at % {DEPTH}", slot))
+            scope.lines.append(Line(f"{phase} = {ring.name}_at // {DEPTH} & 1", phase))
             scope.lines.append(Line(f"{ring.name}_at += 1"))
         self.hold(scope, statement, ring, slot, phase, uses)
         if ring.once:
@@ -143,13 +142,16 @@ class Rows(Body):
             scope.lines.append(Line(held.wait))
             held.wait = ""
 
-    def used(self, scope: Scope, name: str, times: int) -> None:
-        """A tile in shared memory was read; behind its last use its slot is free."""
+    def used(self, scope: Scope, name: str, times: int, *, loaded: bool = False) -> None:
+        """A tile in shared memory was read; behind its last use its slot is free. One that was `loaded` into
+        registers is fenced from the copy that comes next."""
         held = self.held.get(name)
         if held is None:
             return
         held.uses -= times
         if held.uses <= 0 and held.free:
+            if loaded:
+                scope.lines.append(Line("fence_async_shared()"))
             scope.lines.append(Line(held.free))
             held.free = ""
 
@@ -167,7 +169,7 @@ class Rows(Body):
             text = held.text if held.order[0] == rows else f"{held.text}.permute((1, 0))"
             own = scope.line(name, f"{text}.load({scope.layout(held.tile.lanes)})")
             scope.values[name] = replace(held.tile, text=own)
-            self.used(scope, name, max(1, held.uses - held.products))
+            self.used(scope, name, max(1, held.uses - held.products), loaded=True)
 
     def tile(self, scope: Scope, statement: Statement) -> Tile:  # pyright: ignore[reportIncompatibleMethodOverride]
         match statement:
@@ -358,6 +360,7 @@ class Rows(Body):
             if held is not None and held.free:
                 if held.wait:
                     scope.lines.append(Line(held.wait))
+                scope.lines.append(Line("fence_async_shared()"))
                 scope.lines.append(Line(held.free))
                 held.free = ""
 

@@ -17,6 +17,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from cleave.codegen.gluon_plan import Ring, RowScope
+from cleave.codegen.gluon_text import DEPTH
 from cleave.codegen.triton_body import fused_dots
 from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
 from cleave.codegen.triton_scope import is_number
@@ -36,6 +37,12 @@ SPECIAL = ("exp", "exp2", "log", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "
 def write_loop(rows: Rows, scope: RowScope, statement: Loop) -> None:
     """A loop, in the way that its products allow."""
     index, tile = statement.index, statement.tile
+    loads = {s.out for s in statement.body if isinstance(s, Load)}
+    if any(value in loads for _, value in statement.updates):
+        raise Infeasible(f"a loop over {index.dim} carries a tile as it was loaded")
+    kept = [name for name in names_read(statement) if name in rows.held and rows.held[name].free]
+    if kept:
+        raise Infeasible(f"{', '.join(sorted(kept))} of an outer loop is used in an inner one")
     name = scope.index_names[index]
     start = scope.shared(f"{name}_start", scope.bound(statement.start))
     stop = scope.shared(f"{name}_stop", scope.bound(statement.stop))
@@ -90,16 +97,17 @@ def kind_of(rows: Rows, scope: RowScope, statement: Loop, span: Span) -> tuple[s
     known = scope.inner()
     assert isinstance(known, RowScope)
     known.enter({statement.index: span})
+    counts = uses_of(body)
     for s in body:  # what is known of each value, its text aside
         if isinstance(s, Load):
-            trial.fetch(known, s, 1)
+            trial.fetch(known, s, counts.get(s.out, 0))
         elif not isinstance(s, Loop | Store | Carry):
             axes = () if not hasattr(s, "axes") else s.axes  # pyright: ignore
             known.values[s.out] = Tile("known", s.dtype, axes)
     products = [s for s in body if isinstance(s, ContractTile) and trial.roles(known, s)]
     if not products:
         return "plain", []
-    fused, counts = fused_dots(body), uses_of(body)
+    fused = fused_dots(body)
     adds = {a: s for s in body if isinstance(s, Compute) and s.fn == "add" for a in s.args if a in fused}
     ends = {value: target for target, value in statement.updates}
     late = [p for p in products if p.out in fused and adds[p.out].out in ends]
@@ -161,7 +169,7 @@ def accumulate(
     names = ", ".join(r.name for r in running)
     inner.lines.append(Line(f"{names} = warpgroup_mma_wait({len(running)}, deps=[{names}])"))
     for ring in rings:
-        before = f"({ring}_at - 2) % DEPTH"
+        before = f"({ring}_at - 2) % {DEPTH}"
         inner.lines.append(
             Line(f"mbarrier.arrive({ring}_free.index({before}), count=1, pred={at} > {start})")
         )
@@ -170,7 +178,7 @@ def accumulate(
     scope.lines.append(Nested(loop, inner.lines, (*carried, *rows.counters())))
     scope.lines.append(Line(f"{names} = warpgroup_mma_wait(0, deps=[{names}])"))
     for ring in rings:
-        before = f"({ring}_at - 1) % DEPTH"
+        before = f"({ring}_at - 1) % {DEPTH}"
         scope.lines.append(
             Line(f"mbarrier.arrive({ring}_free.index({before}), count=1, pred={start} < {stop})")
         )
@@ -371,6 +379,8 @@ class Skew:
             left, right = names[roles.left], names[1 - roles.left]
             add = self.adds[product.out]
             onto = add.args[0] if add.args[1] == product.out else add.args[1]
+            if onto in {t for t, _ in self.loop.updates} - {self.targets[product.out]}:
+                raise Infeasible(f"{product.out} is added to another accumulator's old value")
             rows.read(scope, onto)
             base, target = scope.value(onto), scope.value(self.targets[product.out])
             own, reads = self.left(scope, product, roles, left, lefts[product.out])

@@ -102,6 +102,8 @@ class Copies:
 
     names: Names
     groups: Groups
+    ordinals: dict[str, int] = field(default_factory=dict[str, int])
+    """Which of the loads of its tensor in its body a load is: each has a ring of its own."""
     rings: dict[object, Ring] = field(default_factory=dict[object, Ring])
     loads: dict[str, Ring] = field(default_factory=dict[str, Ring])
 
@@ -112,7 +114,7 @@ class Copies:
             return None
         block, order, shape = split
         shared = self.groups.rows not in order
-        key = (load.tensor, block, order, load.out if once else "")
+        key = (load.tensor, block, order, load.out if once else self.ordinals.get(load.out, 0))
         if key not in self.rings:
             name = self.names.take(f"{load.tensor}_ring")
             descriptor = scope.params.descriptor(load.tensor, block)

@@ -27,6 +27,9 @@ copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 """
 """Triton renamed its bulk copies after version 3.6."""
 
+DEPTH = "@0@"
+"""Stands for the number of turns of the rings until it is known; no name is like it."""
+
 WIDEST = 256
 """Columns of one matrix instruction."""
 

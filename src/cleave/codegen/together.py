@@ -48,7 +48,7 @@ class _Shared:
     def __init__(self) -> None:
         self.arguments: list[Argument] = []
         self.names: dict[Key, str] = {}
-        self.taken: set[str] = set()
+        self.taken: set[str] = {"first", "last", "program"}
 
     def take(self, a: Argument) -> str:
         """The name under which a function's parameter is passed."""

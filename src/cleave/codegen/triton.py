@@ -72,7 +72,8 @@ def emit(
         )
         text, arguments = _function(tp, kernel, name, manner)
         texts.append(text)
-        entries.append(Entry(kernel.name, name, arguments, kernel.grid, kernel.warps, kernel.stages, early))
+        warps = 1 << (kernel.warps.bit_length() - 1)  # three groups' twelve are no power of two
+        entries.append(Entry(kernel.name, name, arguments, kernel.grid, warps, kernel.stages, early))
     used = {
         word for text in texts if text not in groups for line in text.splitlines() for word in words_of(line)
     }

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from cleave.fusion.graph import Graph, Vertex
 from cleave.fusion.opcodes import (
     CACHE_BREAKERS,
-    COLUMN,
     POINTWISE,
     always_duplicable,
     expands,
@@ -286,10 +285,6 @@ class Unit:
             return None
         target = root.operands[0]
         return None if target.number in self.members else (root, target)
-
-    def has_column(self) -> bool:
-        """Whether a tiled column reduction leads."""
-        return tiled_reduction(self.leading()) == COLUMN
 
     def is_loop(self) -> bool:
         """A loop group, or a vertex that could be one."""

@@ -57,15 +57,3 @@ def stand_ins(tiles: TileProgram, sizes: Mapping[Dim, int]) -> list[Value]:
                 shape[-1] *= size_of(dim, sizes)
         found.append(torch.empty(shape, dtype=DTYPES[tensor.dtype], device="meta"))
     return found
-
-
-def build_starter(kernel: Any) -> None:
-    """Build what starts a kernel, where this version of Triton compiles that too, and keeps it."""
-    try:
-        from triton.backends.nvidia.driver import CudaLauncher
-    except ImportError:
-        return
-    try:
-        CudaLauncher(kernel.src, kernel.metadata)
-    except (AssertionError, AttributeError, OSError, RuntimeError, TypeError):
-        return  # no compiler or no driver here: the call says so

@@ -274,7 +274,7 @@ class TritonLauncher(Launcher):
                     where=f"program {tiles.name}",
                 )
             if blocks:
-                blocks = min(blocks, cores_of(self.target)) if entry.persistent else blocks
+                blocks = min(blocks, cores_of(devices[0].index or 0)) if entry.persistent else blocks
                 function = getattr(module, entry.function)
                 launches.append(self._launch(entry, function, blocks, sizes, lengths, strides, wide))
         outputs = [(shapes[t.name], strides[t.name], DTYPES[t.dtype]) for t in tiles.outputs]
@@ -373,13 +373,9 @@ def blocks_of(kernel: Kernel, sizes: Mapping[Dim, int]) -> int:
 
 
 @functools.cache
-def cores_of(target: str) -> int:
-    """The number of multiprocessors of the GPU at hand."""
-    return (
-        torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-        if target == "cuda"
-        else 1
-    )
+def cores_of(device: int) -> int:
+    """The number of multiprocessors of a GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def number_of(argument: Argument, sizes: Mapping[Dim, int], lengths: Mapping[Dim, int]) -> int:

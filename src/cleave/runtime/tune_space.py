@@ -91,10 +91,10 @@ def refinements(ranked: Sequence[Result], count: int = 3) -> list[Choice]:
         dearest = max(range(len(kernels)), key=lambda n: len(print_kernel(kernels[n])))
         old = kernels[dearest]
         if old.groups:  # their number is that of the tile's rows; what can be changed is that there are any
-            changed = [replace(old, stages=stages) for stages in STAGES] + [replace(old, groups=0)]
+            changed = [replace(old, stages=stages) for stages in STAGES] + [replace(old, groups=0, warps=8)]
         else:
             changed = [replace(old, warps=warps, stages=stages) for warps in WARPS for stages in STAGES]
-        changed += [replace(old, descriptors=not old.descriptors)]
+        changed += [] if old.groups else [replace(old, descriptors=not old.descriptors)]
         changed += [replace(old, group=group) for group in GROUPS if len(old.grid) > 1]
         for kernel in dict.fromkeys(changed):
             made = (*kernels[:dearest], kernel, *kernels[dearest + 1 :])

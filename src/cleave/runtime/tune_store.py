@@ -95,7 +95,16 @@ def versions() -> str:
 def emitters_digest() -> str:
     """A digest of what turns a tile program into a running kernel."""
     root = Path(__file__).parents[1]
-    names = ("build", "caller", "descriptors", "launch", "triton_build", "triton_launch")
+    names = (
+        "build",
+        "caller",
+        "descriptors",
+        "judge",
+        "launch",
+        "triton_build",
+        "triton_call",
+        "triton_launch",
+    )
     paths = [*sorted((root / "codegen").glob("*.*")), *(root / "runtime" / f"{n}.py" for n in names)]
     return digest_of("".join(p.read_text() for p in paths if p.suffix in (".py", ".h")))[:12]
 

@@ -43,4 +43,6 @@ def _taken(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:  # a folder whose file system has no locks: there is nobody to take turns with
+        return True
     return True

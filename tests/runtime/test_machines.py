@@ -106,3 +106,13 @@ def test_the_cpu_is_called_after_the_threads_that_it_has_now(data: Path) -> None
         assert device_name("cpu").endswith(", 2 threads")
     finally:
         calibration.torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("capability", "groups"), [((9, 0), True), ((8, 0), False), ((10, 0), False)])
+def test_only_a_gpu_that_has_warp_groups_is_asked_for_them(
+    capability: tuple[int, int], groups: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machines.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(machines.torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(machines, "machine_file", lambda target: Path("nowhere"))
+    assert bool(machines.machine_of("cuda").groups) == groups

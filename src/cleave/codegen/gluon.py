@@ -36,7 +36,7 @@ from cleave.codegen.triton_grid import (
     typed_strides,
 )
 from cleave.codegen.triton_maps import HELPERS, TYPES
-from cleave.codegen.triton_scope import Parameters, Scope, bracketed, is_number
+from cleave.codegen.triton_scope import Parameters, Scope, bracketed
 from cleave.codegen.triton_text import Line, Lines, Names, Nested, prune, render, words_of
 from cleave.codegen.triton_tiles import Span, firsts_of, plan_lanes
 from cleave.errors import Infeasible
@@ -223,13 +223,9 @@ class _Copying:
     def loop(self, scope: Scope, statement: Loop) -> None:
         index, tile = statement.index, statement.tile
         name = scope.index_names[index]
-        start = scope.shared(f"{name}_start", scope.bound(statement.start))
-        stop = scope.shared(f"{name}_stop", scope.bound(statement.stop))
+        start, stop, full = scope.ends(statement)
         inner = scope.inner()
         at = name if tile == 1 else inner.names.take(f"{name}0")
-        full = statement.exact or tile == 1
-        if is_number(start) and is_number(stop):
-            full = full or (int(stop) - int(start)) % tile == 0
         inner.enter({index: Span(tile, at, stop, full)})
         self.write(inner, statement.body)
         counters = tuple(f"{r.name}_at" for r in self.copies.rings.values() if not r.once)

@@ -20,7 +20,6 @@ from cleave.codegen.gluon_plan import Ring, RowScope
 from cleave.codegen.gluon_text import DEPTH
 from cleave.codegen.triton_body import fused_dots
 from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
-from cleave.codegen.triton_scope import is_number
 from cleave.codegen.triton_text import Line, Lines, Nested
 from cleave.codegen.triton_tiles import Roles, Span, Tile, uses_of
 from cleave.errors import Infeasible
@@ -44,11 +43,7 @@ def write_loop(rows: Rows, scope: RowScope, statement: Loop) -> None:
     if kept:
         raise Infeasible(f"{', '.join(sorted(kept))} of an outer loop is used in an inner one")
     name = scope.index_names[index]
-    start = scope.shared(f"{name}_start", scope.bound(statement.start))
-    stop = scope.shared(f"{name}_stop", scope.bound(statement.stop))
-    full = statement.exact or tile == 1
-    if is_number(start) and is_number(stop):
-        full = full or (int(stop) - int(start)) % tile == 0
+    start, stop, full = scope.ends(statement)
     rows.keep_operands(scope, statement)
     rows.depth += 1
     inner = scope.inner()

@@ -23,11 +23,10 @@ from cleave.codegen.triton_tiles import (
 )
 from cleave.errors import Infeasible
 from cleave.ir.dims import Index
+from cleave.schedule.groups import GROUP_ROWS
 from cleave.schedule.machine import width
 from cleave.schedule.tiles import Kernel, Load
 
-ROWS_OF_GROUP = 64
-"""Rows of one matrix instruction of a warp group."""
 SHARED_ROOM = 227 * 1024
 """Bytes of shared memory of a block on compute capability 9."""
 BARRIER_ROOM = 1024
@@ -57,8 +56,8 @@ def plan_groups(kernel: Kernel, lanes: Lanes) -> Groups:
         raise Infeasible(f"kernel {kernel.name} has no lane that is the rows of all its products")
     tiles = first_tiles(kernel)
     total = prod(tiles[i] for i in lanes.members[rows] if i in tiles)
-    if total % (ROWS_OF_GROUP * kernel.groups):
-        raise Infeasible(f"{total} rows for {kernel.groups} warp groups; {ROWS_OF_GROUP} or a multiple each")
+    if total % (GROUP_ROWS * kernel.groups):
+        raise Infeasible(f"{total} rows for {kernel.groups} warp groups; {GROUP_ROWS} or a multiple each")
     every = tiles | {loop.index: loop.tile for loop in loops_of(kernel.body)}
     return Groups(rows, kernel.groups, total // kernel.groups, lanes.length(dots[0].n, every))
 

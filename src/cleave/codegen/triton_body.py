@@ -321,13 +321,9 @@ class Body:
     def loop(self, scope: Scope, statement: Loop) -> None:
         index, tile = statement.index, statement.tile
         name = scope.index_names[index]
-        start = scope.shared(f"{name}_start", scope.bound(statement.start))
-        stop = scope.shared(f"{name}_stop", scope.bound(statement.stop))
+        start, stop, full = scope.ends(statement)
         inner = scope.inner()
         at = name if tile == 1 else inner.names.take(f"{name}0")
-        full = statement.exact or tile == 1
-        if is_number(start) and is_number(stop):
-            full = full or (int(stop) - int(start)) % tile == 0
         inner.enter({index: Span(tile, at, stop, full)})
         self.write(inner, statement.body)
         step = f", {tile}" if tile > 1 else ""

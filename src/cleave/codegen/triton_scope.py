@@ -20,6 +20,7 @@ from cleave.schedule.tiles import (
     Bound,
     Kernel,
     LimitBound,
+    Loop,
     PartBound,
     SizeBound,
     SpanBound,
@@ -305,6 +306,16 @@ class Scope:
                 return self._aligned(inner, tile, up, origin)
             case LimitBound(kind, bounds):
                 return self._limited(kind, bounds)
+
+    def ends(self, loop: Loop) -> tuple[str, str, bool]:
+        """Where a loop starts and stops, as texts, and whether all its tiles are known to be full."""
+        name = self.index_names[loop.index]
+        start = self.shared(f"{name}_start", self.bound(loop.start))
+        stop = self.shared(f"{name}_stop", self.bound(loop.stop))
+        full = loop.exact or loop.tile == 1
+        if is_number(start) and is_number(stop):
+            full = full or (int(stop) - int(start)) % loop.tile == 0
+        return start, stop, full
 
     def plus(self, left: str, right: str) -> str:
         """A sum of two texts, the second one a linear one."""

@@ -20,6 +20,7 @@ import torch
 from cleave.errors import ParseError
 from cleave.knobs import knobs
 from cleave.runtime.build import machine as processor
+from cleave.runtime.triton_build import takes_groups
 from cleave.schedule.machine import CPU, H200, Machine
 
 BUILT_IN: Mapping[str, Machine] = {"cpu": CPU, "cuda": H200, "interpret": H200}
@@ -51,10 +52,15 @@ def _device_name(target: str, threads: int) -> str:
 
 
 def machine_of(target: str) -> Machine:
-    """The fitted machine of a target's device, else the built-in one."""
+    """The fitted machine of a target's device, else the built-in one; without warp groups where the GPU at
+    hand, or Triton, has none."""
     if target == "interpret":
         return BUILT_IN[target]
-    return _machine(target, machine_file(target))
+    machine = _machine(target, machine_file(target))
+    if target == "cuda" and torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        return machine if takes_groups(10 * major + minor) else replace(machine, groups=())
+    return machine
 
 
 class Machines(Mapping[str, Machine]):

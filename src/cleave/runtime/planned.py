@@ -103,9 +103,10 @@ class Workshop:
         """The tile program of a piece, and the key under which it is remembered. `others` says what else it
         may be computed as; then several kernels are fine, if that is faster."""
         plain = canonical(program)
-        key = digest_of(f"{print_program(plain)} {others is not None}")
+        bound = plain.bind(dict(_paired(program, plain, sizes)))
+        at = " ".join(sorted(f"{dim}={size}" for dim, size in bound.items()))
+        key = digest_of(f"{print_program(plain)} {at} {others is not None}")
         if key not in self.ranked:
-            bound = plain.bind(dict(_paired(program, plain, sizes)))
             machine = machine_of(self.target)
             found = best((others or as_written)(plain), bound, machine, count=16)
             if others is None:

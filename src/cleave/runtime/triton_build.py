@@ -94,6 +94,7 @@ def starts_early(capability: int) -> bool:
     return capability >= 90
 
 
+@functools.cache
 def takes_groups(capability: int) -> bool:
     """Whether a GPU, and Triton, take kernels with warp groups."""
     if capability // 10 != 9:

@@ -30,6 +30,7 @@ from cleave.algebra.forms import (
 from cleave.algebra.normal import normal_forms
 from cleave.algebra.opinion import Meaning
 from cleave.algebra.parts import owner_of
+from cleave.errors import Unsupported
 from cleave.ir.dims import Index, Part
 from cleave.ir.ops import Access, Node, Reduce
 from cleave.ir.program import Program
@@ -133,7 +134,10 @@ class FormValue:
 
     def entry(self, entry: Entry, scope: Scope) -> Iterator[Any]:
         for inner in self.run(entry.binders, entry, scope):
-            if self.poly(entry.guard, inner):
+            guard = self.poly(entry.guard, inner)
+            if mpmath.isnan(guard):  # a product of it and what is 0 there, multiplied out
+                raise Opaque("a guard that reads outside of a tensor")
+            if guard:
                 yield self.poly(entry.value, inner)
 
     def run(
@@ -177,8 +181,11 @@ class Strict(Meaning):
 
 
 def wrong_form(program: Program, seed: int, points: int = 2, digits: int = 60) -> str:
-    """A node whose form has another value than the node; empty if there is none."""
-    forms = normal_forms(program)
+    """A node whose form has another value than the node; empty if there is none, or no form."""
+    try:
+        forms = normal_forms(program)
+    except Unsupported:
+        return ""
     for point in opinion.points(program, count=points, seed=seed):
         with mpmath.workdps(digits):
             meaning = Strict(program, point)

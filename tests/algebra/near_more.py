@@ -401,5 +401,101 @@ UNDEFINED: dict[str, tuple[str, str, str]] = {
         -> z[n]
         """,
     ),
+    "one over the exponential of a part's maximum": (
+        "x[N, K]",
+        """
+        m[n: N, p: parts(K)] = max[k: part(K)](x[n, join(p, k)])
+        e[n: N, p: parts(K)] = exp(m[n, p])
+        y[n: N] = sum[p: parts(K)](e[n, p])
+        -> y[n]
+        """,
+        """
+        m[n: N, p: parts(K)] = max[k: part(K)](x[n, join(p, k)])
+        e[n: N, p: parts(K)] = exp(m[n, p])
+        r[n: N, p: parts(K)] = reciprocal(e[n, p])
+        f[n: N, p: parts(K)] = reciprocal(r[n, p])
+        y[n: N] = sum[p: parts(K)](f[n, p])
+        -> y[n]
+        """,
+    ),
+    "nothing times the maximum of a part that may be empty": (
+        "x[N, K]",
+        """
+        e[n: N, k: K] = exp(x[n, k])
+        s[n: N] = sum[k: K](e[n, k])
+        -> s[n]
+        """,
+        """
+        m[n: N, p: parts(K)] = max[k: part(K)](x[n, join(p, k)])
+        q[n: N, p: parts(K)] = ne(m[n, p], -inf)
+        c[n: N, p: parts(K)] = cast(q[n, p])
+        t[n: N, p: parts(K)] = mul(c[n, p], m[n, p])
+        u[n: N, p: parts(K)] = exp(t[n, p])
+        d[n: N, p: parts(K), k: part(K)] = sub(x[n, join(p, k)], t[n, p])
+        e[n: N, p: parts(K), k: part(K)] = exp(d[n, p, k])
+        z[n: N, p: parts(K)] = sum[k: part(K)](e[n, p, k])
+        w[n: N, p: parts(K)] = mul(u[n, p], z[n, p])
+        s[n: N] = sum[p: parts(K)](w[n, p])
+        -> s[n]
+        """,
+    ),
+    "nothing times the minimum of a part that may be empty": (
+        "x[N, K]",
+        """
+        e[n: N, k: K] = exp(x[n, k])
+        s[n: N] = sum[k: K](e[n, k])
+        -> s[n]
+        """,
+        """
+        m[n: N, p: parts(K)] = min[k: part(K)](x[n, join(p, k)])
+        q[n: N, p: parts(K)] = lt(m[n, p], inf)
+        c[n: N, p: parts(K)] = cast(q[n, p])
+        t[n: N, p: parts(K)] = mul(m[n, p], c[n, p])
+        d[n: N, p: parts(K), k: part(K)] = sub(x[n, join(p, k)], t[n, p])
+        e[n: N, p: parts(K), k: part(K)] = exp(d[n, p, k])
+        z[n: N, p: parts(K)] = sum[k: part(K)](e[n, p, k])
+        u[n: N, p: parts(K)] = exp(t[n, p])
+        w[n: N, p: parts(K)] = mul(z[n, p], u[n, p])
+        s[n: N] = sum[p: parts(K)](w[n, p])
+        -> s[n]
+        """,
+    ),
 }
 """The first program has a value where the second has none: never a Yes without conditions."""
+
+_MASKED = "z[n: N, k: K] = select(g[n, k], x[n, k], -inf)\n"
+_SCALED = "d[n: N, k: K] = div({}[n, k], c[n])\n"
+_SOFTMAX = """
+    e[n: N, k: K] = exp(d[n, k])
+    s[n: N] = sum[k: K](e[n, k])
+    y[n: N, k: K] = div(e[n, k], s[n])
+    -> y[n, k]
+"""
+_LARGEST = "y[n: N] = max[k: K](d[n, k])\n-> y[n]"
+_LEAST = "y[n: N] = min[k: K](d[n, k])\n-> y[n]"
+_INPUTS = "x[N, K], g: bool[N, K], c[N]"
+MORE |= {
+    "a softmax with a mask, and a temperature of unknown sign": (
+        _INPUTS,
+        _MASKED + _SCALED.format("z") + _SOFTMAX,
+        _SCALED.format("x") + _SOFTMAX,
+    ),
+    "the largest under a mask, divided by what may be negative": (
+        _INPUTS,
+        _MASKED + _SCALED.format("z") + _LARGEST,
+        _SCALED.format("x") + _LARGEST,
+    ),
+}
+INFINITE = {
+    "taken off a mask": (
+        _INPUTS,
+        _MASKED + "d[n: N, k: K] = sub(c[n], z[n, k])\n" + _LEAST,
+        "d[n: N, k: K] = sub(c[n], x[n, k])\n" + _LEAST,
+    ),
+    "least and largest of a masked number, divided": (
+        _INPUTS,
+        "z[n: N, k: K] = select(g[n, k], 2.0, -inf)\n" + _SCALED.format("z") + _LEAST,
+        "z[n: N, k: K] = select(g[n, k], 2.0, -inf)\n" + _SCALED.format("z") + _LARGEST,
+    ),
+}
+"""An infinity of the first program leaves no trace in its output: never a Yes without conditions."""

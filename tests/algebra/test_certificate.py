@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from algebra.equal_forms import CONDITIONAL, FORMS
+from algebra.equal_forms import CAPS, CONDITIONAL, FORMS
 from algebra.equal_rows import ROWS
 from algebra.near_forms import FORMS as NEAR_FORMS
 from algebra.near_rows import ROWS as NEAR_ROWS
@@ -21,7 +21,7 @@ from cleave.ir.ops import Access, Contract, Map, Node, Reduce, make_node
 from cleave.ir.program import Program
 from cleave.ir.rewrite import Replaced, replace_arguments, replace_nodes, rewrite
 
-PAIRS = {**ROWS, **FORMS}
+PAIRS = {**ROWS, **FORMS, **CAPS}
 NEAR = {**NEAR_FORMS, **NEAR_ROWS}
 
 

@@ -87,3 +87,24 @@ def test_sizes_follow_the_program() -> None:
             == point.extent(PROGRAMS["slices"].inputs[0].axes[0].dim) - 2
         )
     assert opinion.DIGITS >= 30
+
+
+def test_what_rounding_leaves_of_an_integer_is_one() -> None:
+    rounded = "r[n: N] = reciprocal(x[n])\nz[n: N] = mul(x[n], r[n])\ny[n: N] = {}(z[n])\n-> y[n]"
+    for fn in ("floor", "ceil", "trunc"):
+        a = program("x[N]", rounded.format(fn))
+        assert not refuted(a, program("x[N]", "y[n: N] = div(x[n], x[n])\n-> y[n]"))
+
+
+def test_what_needs_hundreds_of_digits_is_computed_with_them() -> None:
+    """log(1 + exp(-c)) is about exp(-c), not 0."""
+    text = "n[i: N] = neg(x[i])\nm[i: N] = {}(n[i], 700.0)\ne[i: N] = exp(m[i])\nf[i: N] = exp(e[i])\n"
+    a = program("x[N]", text.format("sub") + "l[i: N] = log(f[i])\ny[i: N] = log(l[i])\n-> y[i]")
+    b = program("x[N]", text.format("sub") + "y[i: N] = id(m[i])\n-> y[i]")
+    assert not refuted(a, b)
+
+
+def test_a_piece_may_be_read_at_the_place_in_the_whole() -> None:
+    a = program("x[A, B], u[(A | B)]", "y[i: (A | B)] = cat[i = p | q](u[p], u[i])\n-> y[i]")
+    b = program("x[A, B], u[(A | B)]", "y[i: (A | B)] = mul(u[i], 1.0)\n-> y[i]")
+    assert not refuted(a, b)

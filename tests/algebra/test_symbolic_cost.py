@@ -159,9 +159,17 @@ def test_moving_a_factor_is_no_other_class() -> None:
 
 
 def test_sizes_do_not_change_what_is_marked() -> None:
-    for where in ("", " where S = 4, T = 4, D = 4, E = 4", " where T = 1", " where D = 1, E = 4096"):
+    for where in ("", " where S = 4, T = 4, D = 4, E = 4", " where T = 2", " where D = 2, E = 4096"):
         program = parse_program(TWO_PRODUCTS.replace(") {", f"){where} {{"))
         assert forms(program) == forms(parse_program(TWO_PRODUCTS))
+
+
+def test_a_size_that_is_written_as_1_is_no_factor() -> None:
+    """`S*D*E` outgrows `S*D + S*E`, which is what the user's program takes if T is 1."""
+    single = parse_program(TWO_PRODUCTS.replace(") {", ") where T = 1 {"))
+    assert forms(single) == {"as written": False}
+    assert products_of(single).leading == {("D", "S"), ("E", "S")}
+    assert forms(parse_program(TWO_PRODUCTS.replace(") {", ") where D = 1 {")))["T before D"]
 
 
 def test_growth_is_told_in_words() -> None:

@@ -158,7 +158,7 @@ LARGE = [
 
 def case(name: str) -> Program:
     text = (FOLDER / f"{name}.cleave").read_text()
-    start = text.index("program ")
+    start = f"\n{text}".index("\nprogram ")  # at the start of a line: comments above have the word too
     return parse_program(text[start : text.index("\n}\n", start) + 3])
 
 

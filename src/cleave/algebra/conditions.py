@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from cleave.algebra import laws, maxima, predicates, rewrite, sums
-from cleave.algebra.arithmetic import add, assign, mul, neg, predicates_of, sub
+from cleave.algebra.arithmetic import add, assign, mul, neg, predicates_of, scale, sub
 from cleave.algebra.demands import demands_of, instances, key_of
 from cleave.algebra.facts import nonnegative, nonnegative_factor, positive, positive_mono
 from cleave.algebra.forms import (
@@ -27,11 +27,13 @@ from cleave.algebra.forms import (
     Poly,
     Power,
     Size,
+    Some,
     Sum,
     is_predicate,
     of_factor,
     of_mono,
     size_extent,
+    terms_in,
 )  # fmt: skip
 from cleave.algebra.maxima import Raw
 from cleave.algebra.normal import KEPT, Forms, as_truth, form_of, resolve
@@ -39,7 +41,7 @@ from cleave.algebra.parts import owner_of, pair_of
 from cleave.algebra.predicates import complement
 from cleave.algebra.rewrite import flatten
 from cleave.algebra.show import friendly, show
-from cleave.ir.dims import Dim, Index, Join, Part, Parts, Term, Union, term, var
+from cleave.ir.dims import Dim, Index, Join, Part, Parts, Term, Union, term, term_key, var
 from cleave.ir.ops import FLOATS, Access, Cat, Contract, Map, Node
 from cleave.ir.program import Program
 
@@ -50,7 +52,8 @@ _known: dict[Node, tuple[Need, ...]] = {}
 class Need:
     """`value rel 0` for all values of its bound indices for which `guard` holds; `rel` is `!=`, `>` or `>=`,
     or `[]` for a predicate that must hold. `output` is the number of the output that reads it, whose axes
-    stay free; `loose` if it may be more than what is read. `key` is the same for the same need."""
+    stay free; `loose` if it may be more than what is read, or fail where the output is a number all the same.
+    `key` is the same for the same need."""
 
     rel: str
     value: Poly
@@ -62,6 +65,9 @@ class Need:
     """The parts of the output's axes, by the numbers of their indices, whose elements alone need it."""
     claim: Poly | None = None
     """For `[]` under a guard: what must hold where the guard does; `value` is then the implication."""
+    signed: bool = False
+    """Loose, as what is infinite may be so with either sign: an infinity is no reason not to be defined, as
+    the least of it and a number is a number. Another program may have the same infinity."""
 
     def __str__(self) -> str:
         names = friendly(self.value.free | self.guard.free)
@@ -82,7 +88,8 @@ def needs_of(program: Program, forms: Forms) -> dict[str, Need]:
                     loose = demand.loose or need.loose
                     for raw, parts in instances(need.value, node, demand):
                         for new in _placed(need.rel, raw, number, loose, parts):
-                            if new.key not in found or found[new.key].loose:
+                            new = replace(new, signed=need.signed)
+                            if new.key not in found or _rank(new) > _rank(found[new.key]):
                                 found[new.key] = new
     return found
 
@@ -95,9 +102,9 @@ def _own(node: Node, forms: Forms) -> tuple[Need, ...]:
     found = known.get(node)
     if found is None:
         found = tuple(x for rel, value in _raw(node, forms) for x in _settle(rel, value, node))
-        found += tuple(
-            replace(x, loose=True) for value in _infinite(node, forms) for x in _settle("[]", value, node)
-        )
+        for values, signed in ((_infinite(node, forms), False), (_either_sign(node, forms), True)):
+            loose = [x for value in values for x in _settle("[]", value, node)]
+            found += tuple(replace(x, loose=True, signed=signed) for x in loose)
         known[node] = found
     return found
 
@@ -110,9 +117,15 @@ def needs_at(node: Node, forms: Forms) -> frozenset[str]:
 def missing(needed: dict[str, Need], given: dict[str, Need]) -> list[Need]:
     """The needs that are not among the given ones and do not follow from one of them."""
     known = {key for key, need in given.items() if not need.loose}
+    alike = {key for key, need in given.items() if not need.loose or need.signed}
     if not laws.on("defined"):
         return []
-    return [need for need in needed.values() if known.isdisjoint(_stronger(need))]
+    return [n for n in needed.values() if (alike if n.signed else known).isdisjoint(_stronger(n))]
+
+
+def _rank(need: Need) -> int:
+    """How much a need says."""
+    return 2 * (not need.loose) + (not need.signed)
 
 
 def _placed(rel: str, raw: Raw, output: int, loose: bool, parts: frozenset[int]) -> list[Need]:
@@ -140,10 +153,15 @@ _STRONGER = {"!=": ("!=", ">"), ">=": (">=", ">"), ">": (">",), "[]": ("[]",)}
 
 def _stronger(need: Need) -> Iterator[str]:
     """The keys of needs that this one follows from: without its guard, of a stronger relation, for all
-    elements of the output."""
+    elements of the output; for one that is a choice, of one that it lets choose."""
     ways = [(need.guard, need.value), (ONE, need.value)]
     if need.claim is not None:
         ways = [(ONE, need.value), (ONE, need.claim)]
+    if need.rel == "[]":
+        for f in predicates_of(need.value):
+            for truth, literal in ((True, of_factor(f)), (False, complement(of_factor(f)))):
+                if assign(need.value, f, truth).number == 1:
+                    ways.append((ONE, literal))
     for guard, value in ways:
         free = sorted(guard.free | value.free, key=lambda i: (str(i.dim), i.number))
         bound = [i for i in free if i.number < 0]
@@ -162,7 +180,6 @@ def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
         match node.op.fn:
             case "div":
                 found.append(("!=", _value(args[1], forms)))
-                found.append(("[]", _finite(args[0], forms)))
             case "reciprocal":
                 found.append(("!=", _value(args[0], forms)))
             case "rsqrt":
@@ -172,13 +189,9 @@ def _raw(node: Node, forms: Forms) -> list[tuple[str, Poly]]:
             case "pow":
                 found += _power(_value(args[0], forms), form_of(args[1], forms).number)
             case "sub":
-                found.append(("[]", _finite(args[1], forms)))
-            case "mul":
-                found += [("[]", _scaled(a, b, forms)) for a, b in (args, args[::-1])]
+                found += [("[]", value) for value in _apart(args[0], args[1], forms)]
             case _:
                 pass
-    if isinstance(node.op, Contract):
-        found += [("[]", _finite(a, forms)) for a in node.op.args]
     for access, guard in _guarded(node, forms):
         for rel, claim in _ranges(access, forms):
             whole = claim if guard.number == 1 else add(complement(guard), mul(guard, claim))
@@ -197,6 +210,51 @@ def _infinite(node: Node, forms: Forms) -> list[Poly]:
     if isinstance(op, Map) and op.fn == "cast" and node.dtype not in FLOATS and node.dtype != "bool":
         return [_finite(op.args[0], forms)]
     return []
+
+
+def _either_sign(node: Node, forms: Forms) -> list[Poly]:
+    """What has a normal form only where it is finite, else is an infinity of one sign or the other."""
+    op = node.op
+    if isinstance(op, Contract):
+        return [_finite(a, forms) for a in op.args]
+    match op:
+        case Map("div", (above, _)):
+            return [_finite(above, forms)]
+        case Map("sub", (_, off)):
+            return [_finite(off, forms)]
+        case Map("mul", args):
+            return [_scaled(a, b, forms) for a, b in (args, args[::-1])]
+        case _:
+            return []
+
+
+def _apart(access: Access, off: Access, forms: Forms) -> list[Poly]:
+    """What is taken off and what it is taken off from are not both infinite."""
+    found: list[Poly] = []
+    for value, other in (
+        (forms[access.node], forms[off.node]),
+        (neg(forms[access.node]), neg(forms[off.node])),
+    ):
+        if predicates.presence(other).number != 1 and predicates.presence(value).number != 1:
+            sign = 1 if value is forms[access.node] else -1
+            one, two = (predicates.presence(scale(form_of(a, forms), sign)) for a in (access, off))
+            found.append(two if _shows(one, two) else predicates.either(one, two))
+    return found
+
+
+def _shows(p: Poly, q: Poly) -> bool:
+    """Does `q` say that something exists, of which `p` shows one?"""
+    if not isinstance(q.factor, Some) or len(q.factor.entries) != 1:
+        return False
+    bound, guard, _ = rewrite.open_entry(q.factor.entries[0])
+    if len(bound) != 1 or (isinstance(bound[0].dim, Part) and owner_of(guard, bound[0]) is None):
+        return False
+    if isinstance(p.factor, Some) and len(p.factor.entries) == 1:
+        p = rewrite.open_entry(p.factor.entries[0])[1]
+    choices = {term_key(t): t for t in (*map(var, sorted(p.free, key=str)), *terms_in(p))}
+    kind = Index if isinstance(bound[0].dim, Part) else Index | Join
+    fits = [t for t in choices.values() if isinstance(t.leaf, kind) and _inside(t, bound[0].dim)]
+    return any(mul(p, rewrite.substitute(guard, {bound[0]: t})) == p for t in fits)
 
 
 def _guarded(node: Node, forms: Forms) -> list[tuple[Access, Poly]]:
@@ -222,7 +280,8 @@ def _guarded(node: Node, forms: Forms) -> list[tuple[Access, Poly]]:
 
 def _value(access: Access, forms: Forms) -> Poly:
     """What is read; 1 if it is positive everywhere, however it is read."""
-    return ONE if positive(forms[access.node]) else form_of(access, forms)
+    own = forms[access.node]
+    return ONE if positive(own) and _somewhere(own).number == 1 else form_of(access, forms)
 
 
 def _finite(access: Access, forms: Forms) -> Poly:
@@ -265,7 +324,7 @@ def _inside(at: Term, dim: Dim) -> bool:
             own = within.variable
             return own is not None and isinstance(own.dim, Part) and own.dim.of == dim
         case _:
-            return isinstance(dim, Part)
+            return isinstance(dim, Part)  # what is joined is looked at as a whole
 
 
 def _settle(rel: str, value: Poly, node: Node) -> list[Need]:
@@ -275,11 +334,29 @@ def _settle(rel: str, value: Poly, node: Node) -> list[Need]:
     single = value.single
     if rel == ">=":
         return [] if nonnegative(value) else [_need(">=", value)]
+    if positive(value):
+        return _truths(_somewhere(value), node)
     if rel == ">" and (single is None or single[1] < 0 or not _nonnegative(single[0])):
-        return [] if positive(value) else [_need(">", value)]
+        return [_need(">", value)]
+    if positive(neg(value)):
+        return _truths(_somewhere(neg(value)), node)
     if single is None:
-        return [] if positive(value) or positive(neg(value)) else [_need("!=", value)]
-    return [need for f, _ in single[0].factors for need in _nonzero(f, node)]
+        return [_need("!=", value)]
+    there = _truths(predicates.presence(single[0].exponent), node)
+    return [*there, *(need for f, _ in single[0].factors for need in _nonzero(f, node))]
+
+
+def _somewhere(value: Poly) -> Poly:
+    """Where a positive value is not 0 after all: where an exponent of it is not -inf."""
+    nowhere = [complement(_there(m)) for m in value.terms if positive_mono(m)]
+    return complement(mul(*nowhere)) if all(n.number != 0 for n in nowhere) else ONE
+
+
+def _there(mono: Mono) -> Poly:
+    """Where the exponentials in a positive product are not 0."""
+    inner = [guards_of(f) for f, _ in mono.factors if isinstance(f, Sum)]
+    inner += [_somewhere(f.base) for f, _ in mono.factors if isinstance(f, Power)]
+    return mul(predicates.presence(mono.exponent), *inner)
 
 
 def _nonnegative(mono: Mono) -> bool:
@@ -289,7 +366,7 @@ def _nonnegative(mono: Mono) -> bool:
 def _nonzero(factor: Factor, node: Node) -> list[Need]:
     value = of_factor(factor)
     if positive(value):
-        return []
+        return _truths(_somewhere(value), node)
     if is_predicate(factor):
         return _truths(value, node)
     if isinstance(factor, Power):
@@ -312,7 +389,9 @@ def guards_of(factor: Sum) -> Poly:
     assert isinstance(body, Mono)
     guards = tuple((f, e) for f, e in body.factors if is_predicate(f) and e > 0)
     owners = {i: p for i in bound if isinstance(i.dim, Part) and (p := owner_of(body, i))}
-    return maxima.exists(bound, of_mono(Mono(guards, ZERO)) if guards else ONE, owners)
+    there = _there(Mono(tuple((f, e) for f, e in body.factors if not is_predicate(f)), body.exponent))
+    guard = mul(of_mono(Mono(guards, ZERO)) if guards else ONE, there)
+    return maxima.exists(bound, guard, owners)
 
 
 def _truths(value: Poly, node: Node) -> list[Need]:

@@ -198,12 +198,23 @@ def bytes_of(program: Program, width: Callable[[str], int]) -> Count:
 
 
 def products_of(program: Program) -> Count:
-    """The operations of sums alone: what the class of a program's cost goes by."""
+    """The operations of sums alone: what the class of a program's cost goes by. Dims of size 1 are no
+    factors."""
+    single = {atom.name for atom, size in program.sizes if size == 1}
     total = Count()
     for node in program.nodes:
         if isinstance(node.op, Reduce | Contract):
             total = total + _elements(node.dims) * _elements(i.dim for i in node.bound)
-    return total
+    return _count_without(total, single) if single else total
+
+
+def _count_without(count: Count, names: set[str]) -> Count:
+    """The polynomial with some sizes set to 1."""
+    total: dict[Monomial, int] = {}
+    for monomial, c in count.terms:
+        key = tuple(name for name in monomial if name not in names)
+        total[key] = total.get(key, 0) + c
+    return _count(total)
 
 
 def growth_of(program: Program, user: Program) -> tuple[str, ...]:

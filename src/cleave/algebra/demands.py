@@ -38,9 +38,12 @@ class Demand:
     def key(self) -> str:
         used = [i for t in self.terms for i in sorted(indices(t), key=lambda i: -i.number)]
         used += sorted(self.guard.free, key=lambda i: (str(i.dim), -i.number))
-        free = dict.fromkeys(i for i in used if i.number < 0)
+        inside = [i for own, t in self.owners for i in (own, *sorted(indices(t), key=lambda i: -i.number))]
+        free = dict.fromkeys(i for i in (*used, *inside) if i.number < 0)
         names = {i: f"~{n}" for n, i in enumerate(free)}
-        return ";".join(term_text(t, names) for t in self.terms) + self.guard.text(names)
+        owners = sorted(f"{term_text(var(i), names)} in {term_text(t, names)}" for i, t in self.owners)
+        # What runs inside a part is there only where the part is not empty.
+        return ";".join([*(term_text(t, names) for t in self.terms), self.guard.text(names), *owners])
 
 
 def everywhere(node: Node) -> Demand:

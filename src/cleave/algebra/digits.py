@@ -29,10 +29,24 @@ def convert(value: Value, old: str, new: str) -> Value:
         return mpmath.mpf(value != 0)
     if not mpmath.isfinite(value):
         return mpmath.nan
-    whole = int(value)
+    whole = int(snapped(value))
     bits = 8 if new == "u8" else int(new[1:])
     whole %= 1 << bits
     return mpmath.mpf(whole - (1 << bits) if new != "u8" and whole >> (bits - 1) else whole)
+
+
+def snapped(value: Value) -> Value:
+    """The integer that a number differs from by rounding alone, else the number: `x * (1 / x)` is 1."""
+    if not mpmath.isfinite(value):
+        return value
+    whole = mpmath.nint(value)
+    close = abs(value - whole) <= mpmath.mpf(10) ** (-mpmath.mp.dps * 4 // 5) * max(abs(value), 1)
+    return whole if close else value
+
+
+def _steps(round_: Callable[[Value], Value]) -> Callable[[Value], Value]:
+    """A function that jumps at integers."""
+    return lambda x: round_(snapped(x))
 
 
 def _max(values: Sequence[Value]) -> Value:
@@ -58,7 +72,7 @@ def _power(x: Value, y: Value) -> Value:
 
 
 def _round(x: Value) -> Value:
-    return mpmath.nint(x)
+    return mpmath.nint(snapped(2 * x) / 2)
 
 
 def _bits(operation: Callable[[int, int], int]) -> Callable[[Value, Value], Value]:
@@ -78,10 +92,10 @@ _UNARY: dict[str, Callable[[Value], Value]] = {
     "erf": mpmath.erf,
     "sin": mpmath.sin,
     "cos": mpmath.cos,
-    "floor": mpmath.floor,
-    "ceil": mpmath.ceil,
+    "floor": _steps(mpmath.floor),
+    "ceil": _steps(mpmath.ceil),
     "round": _round,
-    "trunc": lambda x: mpmath.floor(x) if x >= 0 else mpmath.ceil(x),
+    "trunc": _steps(lambda x: mpmath.floor(x) if x >= 0 else mpmath.ceil(x)),
     "sign": mpmath.sign,
     "not": lambda x: mpmath.mpf(x == 0),
     "isnan": lambda x: mpmath.mpf(0),
@@ -95,8 +109,8 @@ _BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "pow": _power,
     "max": lambda a, b: _max((a, b)),
     "min": lambda a, b: _min((a, b)),
-    "floordiv": lambda a, b: mpmath.floor(a / b),
-    "mod": lambda a, b: a - b * mpmath.floor(a / b),
+    "floordiv": lambda a, b: mpmath.floor(snapped(a / b)),
+    "mod": lambda a, b: a - b * mpmath.floor(snapped(a / b)),
     "and": _bits(lambda a, b: a & b),
     "or": _bits(lambda a, b: a | b),
     "xor": _bits(lambda a, b: a ^ b),

@@ -8,6 +8,7 @@ equal with denominators multiplied out, and by cases on magnitudes and predicate
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -51,8 +52,11 @@ ROUNDS = 12
 CASES = 4
 """How deep cases on magnitudes and predicates nest."""
 
-WORK = 2000
-"""Monomials that one comparison may look at, over all cases; beyond it the answer is Unknown."""
+WORK = 40_000
+"""Factors that one comparison may look at, over all cases; beyond it the answer is Unknown."""
+
+LARGEST = 20_000
+"""So many factors may an output's normal form have; beyond it the answer is Unknown."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,10 @@ def _prove(a: Program, found: Match, points: int) -> Proof:
         return Proof("unknown", counterexample="the second program needs equal sizes: " + _sizes(found))
     one, two = rename_dims(a, merged), rename_dims(b, merged)
     forms_a, forms_b = normal_forms(_placed(one, "first")), normal_forms(_placed(two, "second"))
+    for program, forms in ((one, forms_a), (two, forms_b)):
+        for output in program.outputs:
+            if size_up_to(LARGEST, forms[output.node]) == LARGEST:
+                raise Unsupported(f"the normal form of output {output.name} has {LARGEST} factors or more")
     with laws.unrecorded():
         given = needs_of(one, forms_a)
         needed = missing(needs_of(two, forms_b), given)
@@ -217,13 +225,18 @@ def equal(a: Poly, b: Poly) -> bool:
     return guard.number is None and guard == predicates.presence(b) and is_zero(mul(guard, difference), CASES)
 
 
+def size_up_to(most: int, value: Poly) -> int:
+    """How many factors a value has, those under binders too, or `most` if there are more."""
+    return sum(1 for _ in itertools.islice(factors_in(value), most))
+
+
 def is_zero(value: Poly, depth: int, done: list[int] | None = None) -> bool:
-    """Is a value 0 wherever it is defined? `done` counts the monomials looked at (`WORK`)."""
+    """Is a value 0 wherever it is defined? `done` counts the factors looked at (`WORK`)."""
     done = [0] if done is None else done
     value = _cleared(value, done) if laws.on("cross") else value
     if not value.terms:
         return True
-    done[0] += len(value.terms)
+    done[0] += size_up_to(WORK, value)
     if depth == 0 or done[0] > WORK or not laws.on("either-sign"):
         return False
     for factor in _decidable(value):
@@ -234,7 +247,7 @@ def is_zero(value: Poly, depth: int, done: list[int] | None = None) -> bool:
 def _cleared(value: Poly, done: list[int]) -> Poly:
     """The value times its denominators."""
     for _ in range(ROUNDS):
-        done[0] += len(value.terms)
+        done[0] += len(value.terms) * (WORK // 2000)
         if done[0] > WORK:
             return value
         least: dict[Factor, Fraction] = {}

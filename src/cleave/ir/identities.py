@@ -313,6 +313,27 @@ def parted(value: Poly) -> tuple[Poly, Poly]:
     return guard, log(rest) if rest.number != 1 else ZERO
 
 
+@law("max-cap")
+def _(known: Facts, x: Poly, _: str) -> Poly | None:
+    """max_i,j min(a(i, j), b(j)) = max_j min(max_i a(i, j), b(j)); a minimum is -max of what is negated."""
+    found = raws(x)
+    for k, (b, g, v) in enumerate(found):
+        m, c = v.single or ((), 0)
+        least = raws(of_atom(m[0][0])) if c < 0 and len(m) == 1 and m[0][1] == 1 else []
+        if any(own or there.number != 1 for own, there, _ in least):
+            continue
+        for i, _o in b:
+            caps = [u for _, _, u in least if i not in u.free]
+            rest = tuple(o for o in b if o[0] != i)
+            if not 0 < len(caps) < len(least) or any(o and i in o.free for _, o in rest):
+                continue
+            own = tuple(o for o in b if o[0] == i)
+            inner = largest([(own, g, largest([((), ONE, u) for _, _, u in least if i in u.free]) * -1)])
+            capped = largest([((), ONE, inner * -1), *(((), ONE, u) for u in caps)])
+            return largest([*found[:k], (rest, close("some", own, g), capped * c), *found[k + 1 :]])
+    return None
+
+
 @law("max-exp")
 def _(known: Facts, x: Poly, _: str) -> Poly | None:
     """max c exp f = c exp max f for c > 0, where there is anything."""
@@ -352,11 +373,13 @@ def _(known: Facts, x: Poly, _: str) -> Poly | None:
 
 @law("max-pair")
 def _(known: Facts, x: Poly, _: str) -> Poly | None:
-    """max(a, b) = b + [a - b >= 0] (a - b)."""
+    """max(a, b) = b + [a - b >= 0] (a - b), by cases; b may be the largest of several."""
     found = raws(x)
-    if len(found) != 2 or any(b or g.number != 1 for b, g, _ in found):
+    plain = [k for k, (b, g, _) in enumerate(found) if not b and g.number == 1]
+    others = [e for k, e in enumerate(found) if k != plain[0]] if plain else []
+    if not others or present(others).number != 1:
         return None
-    a, b = (v for _, _, v in found)
+    a, b = found[plain[0]][2], largest(others)
     a, b = (a, b) if relate(">=", a - b).atom else (b, a)
     return b + relate(">=", a - b) * (a - b)
 

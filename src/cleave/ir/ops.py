@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -215,6 +216,8 @@ class Node:
 
 
 _NODES: WeakValueDictionary[str, Node] = WeakValueDictionary()
+_INTERNING = threading.Lock()
+"""Held from the look whether a node is there until it is put there: two threads get one node."""
 _READS: WeakKeyDictionary[Node, tuple[Access, ...]] = WeakKeyDictionary()
 
 
@@ -326,7 +329,8 @@ def _intern(op: Op, axes: tuple[Index, ...], dtype: str) -> Node:
     if node is None:
         node = Node(op, axes, dtype, digest)
         _verify(node)
-        _NODES[digest] = node
+        with _INTERNING:
+            node = _NODES.setdefault(digest, node)
     return node
 
 
@@ -452,9 +456,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-def intern_trusted(op: Op, axes: tuple[Index, ...], dtype: str, digest: str) -> Node:
-    """The node that was once interned with these parts, without checking it again (`packed`)."""
-    node = _NODES.get(digest)
-    if node is None:
-        node = _NODES[digest] = Node(op, axes, dtype, digest)
-    return node
+def known_nodes(digests: Iterable[str]) -> list[Node | None]:
+    """The interned nodes with these digests, None where there is none (`packed`)."""
+    return list(map(_NODES.get, digests))
+
+
+def interned(nodes: Sequence[Node]) -> bool:
+    """Intern nodes that were interned once, in another process, without checking them again (`packed`).
+    False if another one with the same digest is there: these nodes must not be used then."""
+    with _INTERNING:
+        if any(node.digest in _NODES for node in nodes):
+            return False
+        _NODES.update({node.digest: node for node in nodes})
+        return True

@@ -1,33 +1,35 @@
 """Values of the IR as bytes, for a store: compact, quick to read back, and exactly what was packed.
 
-Every object is one record, after what it is made of; what occurs twice is one record, so that the shared
-nodes of many candidates are written once. `unpack(pack(x))` equals `x`, nodes are the same objects (they are
-interned by their digest). A node of a pointwise operation, by far the most there is, is one record with its
-operation and what it reads. Records are not checked again: only bytes whose integrity is known may be
-unpacked (`runtime.cache` compares their digest), and only by the code that packed them.
+Objects are kept by class, one column for each field, after the literals that all is made of; what occurs
+twice is kept once, so that the shared nodes of many candidates are written once. `unpack(pack(x))` equals
+`x`, nodes are the same objects (they are interned by their digest). All objects are made blank at first and
+filled column by column, which needs no order among them and no loop of Python's own. Nothing is checked
+again: only bytes whose integrity is known may be unpacked (`runtime.cache` compares their digest), and only
+by the code that packed them.
 """
 
 from __future__ import annotations
 
 import functools
 import marshal
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
+from itertools import repeat
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from cleave.errors import Bug
 from cleave.ir import candidate, dims, ops, program
-from cleave.ir.ops import Access, Map, Node, intern_trusted
+from cleave.ir.ops import Node, interned, known_nodes
 
-TUPLE, MAPPING, RATIO, MAPPED, FIRST = range(5)
-"""What a record is; from `FIRST` on, an object of a class. It names its parts by number: first the literals,
-then the records in order."""
+Ints = tuple[int, ...]
+Packed = tuple[list[Any], list[Ints], list[tuple[int, list[Ints]]], list[Ints], list[Ints], int]
+"""Literals; numerators and denominators of fractions; for each class that occurs its number and columns; keys
+and values of mappings by turns; tuples, each after the tuples in it; the number of the value itself. All are
+numbered in this order."""
 
-Record = tuple[int, Any]
-Packed = tuple[list[Any], list[Record], int]
-"""Literals, records, and the number of the value itself."""
 Setter = Callable[[object, object], None]
 T = TypeVar("T")
 
@@ -54,46 +56,50 @@ def pack(value: object, *more: type) -> bytes:
 
 def unpack(data: bytes, *more: type) -> Any:
     """What `pack` was given, with the same `more`."""
-    made, records, top = cast(Packed, marshal.loads(data))
-    add, at = made.append, made.__getitem__
-    blank = cast(Callable[[type], Any], object.__new__)
-    setters: dict[int, tuple[type, list[Setter]]] = {
-        FIRST + n: (cls, setters_of(cls)) for n, cls in enumerate((*OWN, *more))
-    }
-    of_node = FIRST + OWN.index(Node)
-    (put_node, put_terms), (put_fn, put_args) = setters_of(Access), setters_of(Map)
-    for kind, payload in records:
-        if kind == MAPPED:
-            fn, axes, dtype, digest, *reads = map(at, payload)
-            args: list[Access] = []
-            for node, terms in zip(reads[::2], reads[1::2], strict=True):
-                access = blank(Access)
-                put_node(access, node)
-                put_terms(access, terms)
-                args.append(access)
-            op = blank(Map)
-            put_fn(op, fn)
-            put_args(op, tuple(args))
-            add(intern_trusted(op, axes, dtype, digest))
-        elif kind == TUPLE:
-            add(tuple(map(at, payload)))
-        elif kind == of_node:
-            add(intern_trusted(*map(at, payload)))
-        elif kind >= FIRST:
-            cls, put = setters[kind]
-            built = blank(cls)
-            if len(put) == 2:  # by far the most: accesses, maps, terms
-                put[0](built, made[payload[0]])
-                put[1](built, made[payload[1]])
-            else:
-                for n, one in enumerate(put):
-                    one(built, made[payload[n]])
-            add(built)
-        elif kind == MAPPING:
-            add({made[k]: made[v] for k, v in payload})
+    packed = cast(Packed, marshal.loads(data))
+    while True:
+        value, agreed = _unpacked(packed, (*OWN, *more))
+        if agreed:
+            return value
+
+
+def _unpacked(packed: Packed, classes: Sequence[type]) -> tuple[Any, bool]:
+    """The value; False if another thread has made one of its nodes at the same time."""
+    literals, ratios, objects, mappings, tuples, top = packed
+    made: list[Any] = [*literals, *(Fraction(*ratio) for ratio in ratios)]
+    at, digest = made.__getitem__, [f.name for f in fields(Node)].index("digest")
+    todo: list[tuple[type, list[Any], list[Ints], int]] = []
+    nodes: list[Node] = []
+    for number, columns in objects:
+        cls, first, count = classes[number], len(made), len(columns[0])
+        blank = list(map(_new, repeat(cls, count)))
+        if cls is Node:
+            known = known_nodes(map(at, columns[digest]))
+            fresh = [k for k, node in enumerate(known) if node is None]
+            made += [new if old is None else old for new, old in zip(blank, known, strict=True)]
+            blank = nodes = [blank[k] for k in fresh]
+            columns = [tuple([column[k] for k in fresh]) for column in columns]
         else:
-            add(Fraction(*payload))
-    return made[top]
+            made += blank
+        todo.append((cls, blank, columns, first))
+    dicts: list[dict[Any, Any]] = [{} for _ in mappings]
+    made += dicts
+    add = made.append
+    for refs in tuples:
+        add(tuple(map(at, refs)))
+    for cls, blank, columns, _ in todo:
+        for put, column in zip(setters_of(cls), columns, strict=True):
+            _run(map(put, blank, map(at, column)))
+    for mapping, refs in zip(dicts, mappings, strict=True):
+        mapping.update(zip(map(at, refs[::2]), map(at, refs[1::2]), strict=True))
+    return made[top], interned(nodes)
+
+
+_new = cast(Callable[[type], Any], object.__new__)
+
+
+def _run(calls: Iterable[object]) -> None:
+    deque(calls, maxlen=0)
 
 
 def changed(value: T, **changes: object) -> T:
@@ -118,37 +124,61 @@ def setters_of(cls: type) -> list[Setter]:
 
 
 class _Packer:
-    """Objects in an order in which each comes after its parts; parts are found without recursion, since
-    programs may be deep."""
+    """Objects with their parts before them; found without recursion, since programs may be deep."""
 
     def __init__(self, classes: Sequence[type]) -> None:
-        self.codes = {cls: FIRST + number for number, cls in enumerate(classes)}
+        self.classes = classes
         self.names = {cls: [f.name for f in fields(cls)] for cls in classes}
-        self.literals: list[Any] = []
-        self.records: list[Record] = []
-        self.numbers: dict[object, int] = {}
-        """Numbers by content: two objects with the same content are one record."""
 
     def packed(self, top: object) -> Packed:
+        """What is equal is one entry: entries are numbered by kind, in the order in which they are found."""
         order = self._ordered(top)
-        numbers: dict[int, int] = {}
-        for value, _ in order:
-            if value is None or isinstance(value, bool | int | str | float):
-                key = (type(value), repr(value))
-                if key not in self.numbers:
-                    self.literals.append(value)
-                numbers[id(value)] = self.numbers.setdefault(key, len(self.literals) - 1)
+        kinds: dict[object, dict[object, tuple[object, list[int]]]] = {}
+        entry: dict[int, tuple[object, object]] = {}
+        serial: dict[tuple[object, object], int] = {}
         for value, parts in order:
-            if id(value) not in numbers:
-                record = self._record(value, tuple(numbers[id(part)] for part in parts))
-                if record not in self.numbers:
-                    self.numbers[record] = len(self.literals) + len(self.records)
-                    self.records.append(record)
-                numbers[id(value)] = self.numbers[record]
-        return self.literals, self.records, numbers[id(top)]
+            refs = [serial[entry[id(part)]] for part in parts]
+            kind, key = self._kind(value), self._key(value, refs)
+            kinds.setdefault(kind, {}).setdefault(key, (value, refs))
+            entry[id(value)] = kind, key
+            serial.setdefault((kind, key), len(serial))
+        classes = [cls for cls in self.classes if cls in kinds]
+        order_of_kinds = ["literal", "ratio", *classes, "mapping", "tuple"]
+        found = [list(kinds.get(kind, {}).items()) for kind in order_of_kinds]
+        keys = [(kind, key) for kind, rows in zip(order_of_kinds, found, strict=True) for key, _ in rows]
+        number = {serial[entered]: n for n, entered in enumerate(keys)}
+        rows = {
+            kind: [tuple(number[r] for r in refs) for _, (_, refs) in rows]
+            for kind, rows in zip(order_of_kinds, found, strict=True)
+        }
+        ratios = [cast(Fraction, value) for _, (value, _) in found[1]]
+        return (
+            [value for _, (value, _) in found[0]],
+            [(r.numerator, r.denominator) for r in ratios],
+            [(self.classes.index(cls), list(zip(*rows[cls], strict=True))) for cls in classes],
+            rows["mapping"],
+            rows["tuple"],
+            number[serial[entry[id(top)]]],
+        )
+
+    def _kind(self, value: object) -> object:
+        if value is None or isinstance(value, bool | int | str | float):
+            return "literal"
+        if isinstance(value, Fraction):
+            return "ratio"
+        if isinstance(value, tuple | Mapping):
+            return "tuple" if isinstance(value, tuple) else "mapping"
+        if type(value) not in self.names:
+            raise Bug(f"an object of class {type(value).__name__} cannot be stored")
+        return type(value)
+
+    def _key(self, value: object, refs: Sequence[int]) -> object:
+        if value is None or isinstance(value, bool | int | str | float | Fraction):
+            return type(value), repr(value)
+        return tuple(refs)
 
     def _ordered(self, top: object) -> list[tuple[object, list[object]]]:
-        """Every object with its parts, after them; all are kept alive, as numbers go by identity."""
+        """Every object with its parts, after them; all are kept alive, as entries go by identity."""
         seen: dict[int, None] = {}
         order: list[tuple[object, list[object]]] = []
         stack: list[tuple[object, list[object] | None]] = [(top, None)]
@@ -169,24 +199,5 @@ class _Packer:
         if isinstance(value, Mapping):
             pairs = cast(Mapping[object, object], value)
             return [part for pair in pairs.items() for part in pair]
-        if isinstance(value, Node) and isinstance(value.op, Map):
-            reads = [part for a in value.op.args for part in (a.node, a.terms)]
-            return [value.op.fn, value.axes, value.dtype, value.digest, *reads]
         names = self.names.get(type(value))
         return [] if names is None else [getattr(value, name) for name in names]
-
-    def _record(self, value: object, refs: tuple[int, ...]) -> Record:
-        match value:
-            case Fraction():
-                return RATIO, (value.numerator, value.denominator)
-            case tuple():
-                return TUPLE, refs
-            case Node(op=Map()):
-                return MAPPED, refs
-            case Mapping():
-                return MAPPING, tuple(zip(refs[::2], refs[1::2], strict=True))
-            case _:
-                code = self.codes.get(type(value))
-                if code is None:
-                    raise Bug(f"an object of class {type(value).__name__} cannot be stored")
-                return code, refs

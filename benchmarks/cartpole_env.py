@@ -71,6 +71,18 @@ def stacked_step(
     return (torch.stack(parts[:4], -1), parts[4]), out
 
 
+def early_stacked_step(
+    state: tuple[Tensor, Tensor], action: Tensor, fresh: Tensor
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The same, but put together before it is tested and reset: the stack then has several readers."""
+    x, v, a, w = state[0].unbind(-1)
+    reward = 1.0 - is_terminal(x, a).to(torch.float32)
+    new = torch.stack(physics(x, v, a, w, torch.where(action == 1, 10.0, -10.0)), -1)
+    count = state[1] + 1
+    done = is_terminal(new[:, 0], new[:, 2]) | (count >= LONGEST)
+    return (torch.where(done[:, None], fresh, new), torch.where(done, 0, count)), (reward, done)
+
+
 def draw(index: Tensor, time: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
     """The action and the reset values of environments `index` at step `time` (int32; they broadcast)."""
     words = [word for n in range(DRAWS) for word in cleave.threefry2x32(KEY, (index, time * DRAWS + n))]

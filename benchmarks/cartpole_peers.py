@@ -78,7 +78,7 @@ _GIVEN: dict[str, Any] = {}
 
 def jax_case(name: str, inputs: Inputs, target: str) -> Case:
     """One of `JAX`; raises `ImportError` where there is no JAX."""
-    import jax
+    import jax  # pyright: ignore[reportMissingImports]  it is no dependency
 
     device = jax.devices("gpu" if target == "cuda" else "cpu")[0]
 
@@ -127,22 +127,25 @@ def _jax_case(
     unroll = int(name.split()[1]) if name.startswith("S3") else 1
     if name == "B0":
 
-        def function(both: Any, count: Any, key: Any) -> Any:
+        def drawn(both: Any, count: Any, key: Any) -> Any:
             return lax.scan(drawn_body, (both, count), jax.random.split(key, steps))
 
         args = (made["both"], made["count"], jax.random.key(0))
+        function: Callable[..., Any] = drawn
     elif name == "B1":
 
-        def function(both: Any, count: Any, *given: Any) -> Any:
+        def read(both: Any, count: Any, *given: Any) -> Any:
             return lax.scan(stacked_body, (both, count), given)
 
         args = (made["both"], made["count"], made["action"], made["fresh4"])
+        function = read
     else:
 
-        def function(state: Any, *given: Any) -> Any:
+        def separate(state: Any, *given: Any) -> Any:
             return lax.scan(separate_body, state, given, unroll=unroll)
 
         args = ((*made["state"], made["count"]), made["action"], *made["fresh"])
+        function = separate
     start = time.perf_counter()
     jitted = jax.jit(function).lower(*args).compile()
     seconds = time.perf_counter() - start

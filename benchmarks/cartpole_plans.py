@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from benchmarks.cartpole_case import Case, graphed
-from benchmarks.cartpole_env import Inputs, draw, stacked_step, step
+from benchmarks.cartpole_env import Inputs, draw, early_stacked_step, stacked_step, step
 from benchmarks.cartpole_facts import facts_of, sizes_of
+from cleave.errors import Infeasible
 from cleave.frontend.capture import capture
 from cleave.fusion.from_program import graph_of
 from cleave.fusion.pieces import Piece, pieces_of
@@ -50,13 +51,16 @@ STRATEGIES: tuple[tuple[str, str], ...] = (
 )
 """Strategies and their epochs, the most telling ones first."""
 
+MOST_KERNELS = 120
+"""Plans with more kernels are not built."""
 MOST_STEPS = 100
 """Steps of a timed run: some plans take hundreds of launches a step."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A strategy on `unroll` steps; `state` and `random` as in `cartpole_ours.Variant`. `relaxed` lets a
+    """A strategy on `unroll` steps; `state` and `random` as in `cartpole_ours.Variant`, and
+    `early` stacks before the reset (only read). `relaxed` lets a
     concatenation with several users fuse (variant S1 of the study)."""
 
     strategy: str
@@ -116,12 +120,14 @@ class Plans:
         start = time.perf_counter()
         plan = self.plan(planned, program, sizes)
         pieces = pieces_of(plan, program)
-        key = (planned.source, tuple(p.program for p in pieces))
+        if len(pieces) > MOST_KERNELS:
+            raise Infeasible(f"{len(pieces)} kernels: not built")
+        key = (planned.source, tuple(p.program for p in pieces), tuple(sizes.items()))
         if key not in self._built:
             tiles = joined(program, pieces, sizes, self.target)
             self._built[key] = (
                 planned.name,
-                launcher_for(tiles, self.target),
+                launcher_for(tiles, self.target, args),
                 tiles,
                 time.perf_counter() - start,
             )
@@ -180,8 +186,9 @@ def unrolled(planned: Planned) -> Callable[..., Any]:
 
     def stacked_read(both: Any, n: Any, action: Any, fresh: Any) -> Any:
         state, handed = (both, n), []
+        one = early_stacked_step if planned.state == "early" else stacked_step
         for j in range(steps):
-            state, out = stacked_step(state, action[j], fresh[j])
+            state, out = one(state, action[j], fresh[j])
             handed.append(out)
         return out_of(state, handed)
 
@@ -204,13 +211,14 @@ def unrolled(planned: Planned) -> Callable[..., Any]:
         return out_of(state, handed)
 
     every = {("separate", "read"): separate_read, ("stacked", "read"): stacked_read,
-             ("separate", "drawn"): separate_drawn, ("stacked", "drawn"): stacked_drawn}  # fmt: skip
+             ("separate", "drawn"): separate_drawn, ("stacked", "drawn"): stacked_drawn,
+             ("early", "read"): stacked_read}  # fmt: skip
     return every[planned.state, planned.random]
 
 
 def arguments(planned: Planned, inputs: Inputs, start: int) -> tuple[Any, ...]:
     """The arguments of a call for the steps from `start` on."""
-    both = planned.state == "stacked"
+    both = planned.state != "separate"
     state = (torch.stack(inputs.state, -1),) if both else inputs.state
     if planned.random == "drawn":
         return (*state, inputs.count, start)
@@ -222,7 +230,7 @@ def captured(planned: Planned, args: Sequence[Any]) -> Program:
     names: dict[str, tuple[str | int, ...]] = dict.fromkeys(("x", "v", "a", "w", "n"), ("N",))
     given = ("action", "f0", "f1", "f2", "f3")
     reads: dict[str, tuple[str | int, ...]] = dict.fromkeys(given, (planned.unroll, "N"))
-    if planned.state == "stacked":
+    if planned.state != "separate":
         names = {"both": ("N", 4), "n": ("N",)}
         reads = {"action": (planned.unroll, "N"), "fresh": (planned.unroll, "N", 4)}
     if planned.random == "read":

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import cartpole_goals
+from benchmarks.cartpole_goals import times_at
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "cartpole.md"
@@ -42,8 +45,11 @@ PEERS = ("JAX B0", "JAX B1", "JAX S2", "JAX S3 10", "torch.compile", "PyTorch ea
 
 
 def main() -> None:
-    found = {path.stem: read(path) for path in sorted(RESULTS.glob("cartpole-*.json"))}
+    every = {path.stem: read(path) for path in sorted(RESULTS.glob("cartpole-*.json"))}
+    found = {name: data for name, data in every.items() if data.get("study") == "cartpole"}
     tables: dict[str, list[str]] = {}
+    for name, data in every.items():
+        tables |= experiment(name, data)
     for name, data in found.items():
         rows = data["rows"]
         draw(name, rows)
@@ -52,11 +58,24 @@ def main() -> None:
         tables[f"plans {name}"] = plans(rows, main_size)
         tables[f"variants {name}"] = variants(rows, main_size)
         tables[f"run {name}"] = [about(data)]
+        tables[f"goals {name}"] = table(cartpole_goals.GOALS, cartpole_goals.goals(rows, data["target"]))
+        tables[f"by hand {name}"] = table(cartpole_goals.HANDS, cartpole_goals.hands(rows))
+        tables[f"missing {name}"] = cartpole_goals.missing(rows, data["target"])
     if {"cartpole-cpu", "cartpole-h200"} <= found.keys():
         cpu, gpu = found["cartpole-cpu"]["rows"], found["cartpole-h200"]["rows"]
         draw_both(cpu, gpu)
         tables["crossover"] = crossover(cpu, gpu)
     PAGE.write_text(filled(PAGE.read_text(), tables))
+
+
+def experiment(name: str, data: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The tables of a raw file that is not of the study itself."""
+    if data.get("experiment") == "jax":
+        return {name: table(cartpole_goals.JAX, cartpole_goals.jax_loops(data["rows"]))}
+    if data.get("experiment") == "ahead":
+        made = table(cartpole_goals.BLOCKS, cartpole_goals.blocks(data["rows"]))
+        return {name: table(*cartpole_goals.ahead(data["rows"])), f"blocks {name}": made}
+    return {}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -97,15 +116,6 @@ def about(data: Mapping[str, Any]) -> str:
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
     lines = [f"| {' | '.join(cells)} |" for cells in body]
     return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines]
-
-
-def times_at(rows: Rows, size: int) -> dict[str, float]:
-    """Microseconds per step of what ran and is right at a size."""
-    return {
-        r["implementation"]: r[TIME]
-        for r in rows
-        if r["environments"] == size and TIME in r and not r["failure"]
-    }
 
 
 def sizes_of(rows: Rows) -> list[int]:

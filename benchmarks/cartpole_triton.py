@@ -60,7 +60,7 @@ def cartpole(
 def launch(inputs: Inputs) -> tuple[float, Callable[[], Any], dict[str, Any]]:
     """Seconds to compile, a run, and what is known of the kernel."""
     block = max(32, min(128, triton.next_power_of_2(max(1, inputs.size // 528))))
-    grid = (triton.cdiv(inputs.size, block),)
+    kernel: Any = cartpole[(triton.cdiv(inputs.size, block),)]
     kept: list[Any] = []
 
     def run() -> Any:
@@ -68,8 +68,8 @@ def launch(inputs: Inputs) -> tuple[float, Callable[[], Any], dict[str, Any]]:
         reward = torch.empty_like(inputs.action, dtype=torch.float32)
         done = torch.empty_like(inputs.action, dtype=torch.bool)
         kept[:] = [
-            cartpole[grid](*inputs.state, inputs.count, inputs.action, *inputs.fresh, *state, reward, done,
-                           inputs.size, inputs.steps, BLOCK=block, num_warps=max(1, block // 32))
+            kernel(*inputs.state, inputs.count, inputs.action, *inputs.fresh, *state, reward, done,
+                   inputs.size, inputs.steps, BLOCK=block, num_warps=max(1, block // 32))
         ]  # fmt: skip
         return [(*state, reward, done)]
 

@@ -3,7 +3,8 @@
 A program reads tensors through index terms; the rules speak of broadcasts, slices, transposes and gathers.
 `graph_of` spells each access out as a chain of *views* (slice, then transpose, then broadcast), shared by
 equal accesses, and binds the sizes. Views cost no kernel of their own: whoever reads them reads through them.
-Loops become one `while` with the body's graph and a `get-tuple-element` for each result.
+A stack, which a program writes as selects by position, is one concatenation (`stacks.py`). Loops become
+one `while` with the body's graph and a `get-tuple-element` for each result.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cleave.fusion.graph import Graph, Shape, Vertex, array
+from cleave.fusion.stacks import Stack, inner_nodes, stacks_of
 from cleave.ir.dims import Dim, Gather, Index, Inject, Term, Union, size_of, term_key
 from cleave.ir.loops import Loop, loop_of
 from cleave.ir.ops import (
@@ -56,11 +58,14 @@ class _Builder:
     taken: set[str] = field(default_factory=set[str])
 
     def graph(self) -> Graph:
+        stacks = stacks_of(self.program, self.sizes)
+        inner = inner_nodes(self.program, stacks)
         for node in self.program.inputs:
             self.of[node] = self._node(node)
         for node in self.program.nodes:
-            if node not in self.of:
-                self.of[node] = self._node(node)
+            if node not in self.of and node not in inner:
+                stack = stacks.get(node)
+                self.of[node] = self._node(node) if stack is None else self._stack(node, stack)
         outputs = dict.fromkeys(self.of[o.node] for o in self.program.outputs)
         return Graph(self.program.name, tuple(self.vertices), tuple(outputs))
 
@@ -129,6 +134,17 @@ class _Builder:
         assert isinstance(dim, Union)
         axes = tuple(Index(dim.parts[number], axis) if k == axis else i for k, i in enumerate(node.axes))
         return self.read(piece, axes, node)
+
+    def _stack(self, node: Node, stack: Stack) -> Vertex:
+        rest = [i for k, i in enumerate(node.axes) if k != stack.axis]
+        views: list[Vertex] = []
+        for part in stack.parts:
+            view = self.read(part, rest, node)
+            dims = list(view.shape.dims)
+            dims.insert(stack.axis, 1)
+            views.append(self._view("reshape", [view], array(view.shape.dtype, dims), node))
+        label = self.program.names.get(node, "") or "stack"
+        return self.add("concat", views, self.shape(node), node, label, dims=(stack.axis,), inner=stack.inner)
 
     def _result(self, node: Node, loop: Loop, result: int) -> Vertex:
         if loop not in self.loops:

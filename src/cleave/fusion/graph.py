@@ -71,7 +71,8 @@ class Vertex:
     """One operation. `dims` are the axes it speaks of: reduced ones, a broadcast's map of operand axes, a
     permutation, reversed ones, the axis of a concatenation. `effect` marks side effects. `view` marks
     movement that a `Program` writes as an access: reading through it costs no kernel. `node` and `line` lead
-    back to the program and to the user's source. A loop has a `body`."""
+    back to the program and to the user's source; `inner` are nodes that the program writes this operation
+    with besides. A loop has a `body`."""
 
     number: int
     name: str
@@ -89,6 +90,7 @@ class Vertex:
     node: Node | None = None
     body: Graph | None = None
     trips: int | None = None
+    inner: tuple[Node, ...] = ()
     elements: int = field(init=False, default=0)
     bytes: int = field(init=False, default=0)
 

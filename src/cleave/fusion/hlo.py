@@ -20,8 +20,8 @@ OPCODES: Mapping[str, str] = {
     "multiply": "mul", "subtract": "sub", "divide": "div", "maximum": "max", "minimum": "min",
     "exponential": "exp", "exponential-minus-one": "expm1", "log-plus-one": "log1p", "power": "pow",
     "negate": "neg", "cosine": "cos", "sine": "sin", "remainder": "rem", "round-nearest-afz": "round",
-    "round-nearest-even": "round", "concatenate": "concat", "is-finite": "isnan", "shift-left": "and",
-    "shift-right-logical": "and", "shift-right-arithmetic": "and", "popcnt": "not", "tan": "sin",
+    "round-nearest-even": "round", "concatenate": "concat", "is-finite": "isnan", "shift-left": "shl",
+    "shift-right-logical": "shr", "shift-right-arithmetic": "shr", "popcnt": "not", "tan": "sin",
     "bitcast-convert": "convert", "reduce-precision": "convert", "fusion": "custom-call",
     "rng-bit-generator": "custom-call", "copy-start": "custom-call", "copy-done": "custom-call",
 }  # fmt: skip

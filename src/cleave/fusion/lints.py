@@ -55,19 +55,21 @@ def _as_step(graph: Graph) -> tuple[tuple[Vertex, Vertex], ...]:
         for p in states
         if any(graph.vertices[u].opcode in ("slice", "gather") for u in graph.users[p.number])
     ]
-    return tuple((p, o) for p in cut for o in graph.outputs if o.shape == p.shape)
+    pairs: dict[Vertex, Vertex] = {}
+    for result in graph.outputs:  # each is the next value of one parameter
+        state = next((p for p in cut if p.shape == result.shape and p not in pairs), None)
+        if state is not None:
+            pairs[state] = result
+    return tuple(pairs.items())
 
 
 def _concats(graph: Graph, carried: tuple[tuple[Vertex, Vertex], ...], loop: str) -> Iterator[Lint]:
     for state, following in carried:
-        v = following
-        while v.opcode in THROUGH and len(v.operands) == 1:
-            v = v.operands[0]
-        parts = _parts(v)
-        if parts < 2:
+        v = _put_together(following)
+        if v is None:
             continue
         where = f"loop {loop}" if loop else "a loop that calls this step"
-        users = len(graph.users[v.number]) + (v in graph.outputs)
+        users, parts = len(graph.users[v.number]) + (v in graph.outputs), len(v.operands)
         text = (
             f"{where} carries {state.name} as one tensor that every step concatenates from {parts} "
             f"parts and cuts again ({v.bytes} bytes a step, {users} readers): carry the parts apart"
@@ -75,24 +77,13 @@ def _concats(graph: Graph, carried: tuple[tuple[Vertex, Vertex], ...], loop: str
         yield Lint("CONCAT_CARRIED", v.name, text, v.line or following.line)
 
 
-def _parts(v: Vertex) -> int:
-    """How many tensors a value is put together from: a concatenation, or selects by position, which is what a
-    stack of tensors is in a program."""
-    if v.opcode == "concat":
-        return len(v.operands)
-    count = 1
-    while v.opcode == "select" and _by_position(v.operands[0]):
-        count += 1
-        v = v.operands[2]
-        while v.view and v.operands:
-            v = v.operands[0]
-    return count
-
-
-def _by_position(v: Vertex) -> bool:
-    while v.view and v.operands:
+def _put_together(v: Vertex) -> Vertex | None:
+    """The concatenation that a value is, or that it may be after a choice between values."""
+    while v.opcode in THROUGH and len(v.operands) == 1:
         v = v.operands[0]
-    return v.opcode == "eq" and any(o.opcode == "iota" for o in v.operands)
+    if v.opcode == "select":
+        return next((c for o in v.operands[1:] if (c := _put_together(o)) is not None), None)
+    return v if v.opcode == "concat" and len(v.operands) > 1 else None
 
 
 def _opaque(body: Graph, loop: Vertex) -> Iterator[Lint]:

@@ -17,11 +17,13 @@ def _words(text: str) -> frozenset[str]:
 
 
 UNARY = _words(
-    "abs ceil cbrt convert cos copy erf exp expm1 floor id isnan log log1p logistic neg not reciprocal round "
-    "rsqrt sign sin sqrt tanh trunc"
+    "abs ceil cbrt convert cos copy erf exp exp2 expm1 floor id isnan log log1p logistic neg not reciprocal "
+    "round rsqrt sign sin sqrt tanh trunc"
 )
-BINARY = _words("add and atan2 compare div eq floordiv ge gt le lt max min mod mul ne or pow rem sub xor")
-POINTWISE = UNARY | BINARY | {"select", "clamp"}
+BINARY = _words(
+    "add and atan2 compare div eq floordiv ge gt le lt max min mod mul ne or pow rem shl shr sub xor"
+)
+POINTWISE = UNARY | BINARY | {"select", "clamp", "fma"}
 MOVEMENT = _words(
     "bitcast broadcast concat dynamic-slice dynamic-update-slice gather pad reduce-window reshape reverse "
     "slice transpose"
@@ -41,12 +43,12 @@ NEVER = frozenset(
 """No strategy takes these into a group."""
 
 EXPENSIVE = _words(
-    "exp log log1p tanh pow sqrt rsqrt expm1 logistic atan2 cbrt erf map dot convolution reduce "
+    "exp exp2 log log1p tanh pow sqrt rsqrt expm1 logistic atan2 cbrt erf map dot convolution reduce "
     "reduce-window gather scatter sort rng all-reduce all-gather reduce-scatter all-to-all collective-permute"
     " call while conditional custom-call"
 )
 DIVISIONS = frozenset({"div", "rem", "floordiv", "mod", "reciprocal"})
-CHEAP_ON_GPU = frozenset({"div", "reciprocal", "sqrt", "rsqrt", "exp"})
+CHEAP_ON_GPU = frozenset({"div", "reciprocal", "sqrt", "rsqrt", "exp", "exp2"})
 COMPLEX_COST = frozenset({"abs", "cos", "sign", "sin"})
 NO_REUSE = frozenset({"bitcast", "concat", "reshape", "reverse", "slice", "transpose", "gather"})
 CACHE_BREAKERS = frozenset({"concat", "dot", "dynamic-update-slice", "pad", "reduce", "reduce-window"})

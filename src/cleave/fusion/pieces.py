@@ -70,7 +70,8 @@ def pieces_of_groups(every: Sequence[Group], graph: Graph, program: Program) -> 
 
 def _own(group: Group) -> list[Node]:
     """The nodes that a group computes, arguments first."""
-    nodes = [m.node for m in group.members if m.node is not None and not m.view]
+    members = [m for m in group.members if m.node is not None and not m.view]
+    nodes = dict.fromkeys(n for m in members for n in (*reversed(m.inner), m.node) if n is not None)
     return [n for n in nodes if not isinstance(n.op, Input | Scalar | EVERYWHERE)]
 
 
@@ -107,7 +108,7 @@ def _piece(
             replaced[node] = replace_arguments(node, replaced).read()
         elif isinstance(node.op, Input | Scalar):
             replaced[node] = node.read()
-        else:
+        elif node in labels:  # what stands inside an operation of another group is not read
             # A product of dims is an axis of the caller's alone: inside, each dim has an axis.
             replaced[node] = input_node(labels[node], [(d,) for d in node.dims], node.dtype).read()
     outputs: list[Output] = []

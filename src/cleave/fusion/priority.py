@@ -7,6 +7,7 @@ by today's model; after each step the keys of what changed are computed afresh. 
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 from math import inf
 
 from cleave.fusion.cost import is_reduction_epilogue, time_alone, time_with
@@ -63,7 +64,9 @@ class _Queue:
         self.heap: list[tuple[float, int, int, int]] = []
         self.stamp: dict[int, int] = {}
         self.saved: dict[int, float] = {}
-        self.pairs: dict[tuple[int, int], _Pair] = {}
+        # How much goes side by side plays no part here.
+        basis = replace(rules, batch=0, batch_bytes=0, batch_elements=0, batch_members=0)
+        self.pairs: dict[tuple[int, int], _Pair] = state.known.setdefault(basis, {})
         for unit in list(state.units.values()):
             self.put(unit)
 

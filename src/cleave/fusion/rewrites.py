@@ -88,6 +88,7 @@ def _moved(v: Vertex, number: int, operands: tuple[Vertex, ...], name: str = "",
         v.node,
         v.body,
         v.trips,
+        v.inner,
     )
 
 

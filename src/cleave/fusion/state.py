@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from cleave.errors import Bug, Invalid
 from cleave.fusion.graph import Graph, sorted_by_need
@@ -26,6 +27,10 @@ class State:
     results: frozenset[int] = frozenset()
     version: int = 0
     formed: int = 0
+    known: dict[object, dict[tuple[int, int], Any]] = field(
+        default_factory=dict[object, "dict[tuple[int, int], Any]"]
+    )
+    """What passes keep of edges for the next run, by what it rests on."""
     tupled: bool = field(init=False, default=False)
     """Whether the results meet in a tuple, which no kernel makes."""
 

@@ -6,6 +6,7 @@ the repository's benchmarks and refuses what would run nothing, are here too.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -52,6 +53,7 @@ class Ablation(StrEnum):
 
     no_algebra = "no-algebra"
     no_iterative_tiling = "no-iterative-tiling"
+    no_horizontal = "no-horizontal"
     no_split = "no-split"
     reassociation = "reassociation"
 
@@ -67,6 +69,7 @@ SWEEP = "Seconds for the settings of one peer at one point (20 with --peers full
 JOBS = "Processes that compile while one measures (1: none, all in this one; 0: by target)."
 RESUME = "Keep the points that the --json file has."
 SIZES = "'cartpole': a number of environments; may be given several times (all of the study's)."
+LIMIT = "Begin no other point of a suite after so many seconds; --resume goes on."
 COLD = "Start with empty caches, so that compile times are of a first compile."
 WITHOUT = "Also time ours with this left out (reassociation: let in); may be given several times."
 
@@ -90,6 +93,7 @@ def register(app: typer.Typer) -> None:
         resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
         jobs: Annotated[int, typer.Option(help=JOBS, min=0)] = 0,
         cold: Annotated[bool, typer.Option("--cold", help=COLD)] = False,
+        limit: Annotated[float | None, typer.Option(help=LIMIT, min=0.0)] = None,
         sizes: Annotated[list[int] | None, typer.Option("--sizes", help=SIZES, min=1)] = None,
     ) -> None:
         """Run a benchmark suite: check every result against float64, then time it against its peers. The
@@ -136,6 +140,7 @@ def register(app: typer.Typer) -> None:
             resume=resume,
             jobs=jobs,
             cold=cold,
+            limit=math.inf if limit is None else limit,
         )
         raise typer.Exit(1 if wrong else 0)
 

@@ -6,16 +6,17 @@ the compiler offers from outside:
 - `no-algebra`: only the user's own program, with its Folds;
 - `no-iterative-tiling`: Folds that carry more than plain reductions are dropped, so that what depends on a
   finished reduction runs in a loop or a kernel of its own;
+- `no-horizontal`: reductions that need nothing of each other do not share a loop, nor does one with what is
+  written elementwise: Folds are cut into parts that share no state;
 - `no-split`: tile programs that split a dim over blocks are passed over;
 - `reassociation`: rewrites that change the operation count class are let in (this one adds).
-
-Horizontal fusion has no such switch: the scheduler offers no tile program without it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -26,19 +27,21 @@ from benchmarks.case import Case, Sizes
 from cleave import pipeline
 from cleave.errors import BuildError, Infeasible, Unsupported
 from cleave.frontend.capture import capture
-from cleave.ir.candidate import Candidate
+from cleave.ir.candidate import Candidate, Fold
 from cleave.ir.dims import Dim
+from cleave.ir.ops import Input, Scalar
 from cleave.ir.precision import assign
-from cleave.ir.program import Program
+from cleave.ir.program import Output, Program, sort_nodes
 from cleave.ir.states import states_apart
 from cleave.knobs import knobs, scope
 from cleave.pipeline import Compiled, Launched, plain, usable
 from cleave.runtime.search_store import search
+from cleave.schedule.horizontal import apart
 from cleave.schedule.select import Ranked, best
 
 T = TypeVar("T")
 
-ABLATIONS = ("no-algebra", "no-iterative-tiling", "no-split", "reassociation")
+ABLATIONS = ("no-algebra", "no-iterative-tiling", "no-horizontal", "no-split", "reassociation")
 OFFERED, TRIED = 400, 8
 """Tile programs that are ranked to find ones without a split, and of those that are built."""
 
@@ -104,14 +107,68 @@ def ablated(program: Program, target: str, sizes: Mapping[Dim, int], what: str) 
     candidates: list[Candidate] = [states_apart(assign(c, program)) for c in chosen]
     if what == "no-iterative-tiling":
         candidates = list(dict.fromkeys(plain(c) for c in candidates))
+    if what == "no-horizontal":
+        candidates = [replace(c, folds=tuple(p for f in c.folds for p in cut(f))) for c in candidates]
     if what == "no-split":
         candidates = [replace(c, splits=()) for c in candidates]
     bound = program.bind(sizes)
     count = OFFERED if what == "no-split" else TRIED
-    ranked = best(tuple(dict.fromkeys(candidates)), bound, pipeline.TARGETS[target], count=count)
+    with apart() if what == "no-horizontal" else nullcontext():
+        ranked = best(tuple(dict.fromkeys(candidates)), bound, pipeline.TARGETS[target], count=count)
     if what == "no-split":
         ranked = tuple(r for r in ranked if not r.tiles.splits)
     return _built(ranked[:TRIED], target, what)
+
+
+def cut(fold: Fold) -> tuple[Fold, ...]:
+    """A Fold as Folds that share no state: a joint Fold of independent reductions is one of each."""
+    reads: dict[str, set[str]] = {}
+    for output in (*fold.step.outputs, *fold.merge.outputs, *fold.finish.outputs):
+        names = {n.removeprefix("a_").removeprefix("b_") for n in _read(output)} | _read(output)
+        reads.setdefault(output.name, set()).update(names & set(fold.state))
+    groups: list[set[str]] = []
+    for name in (*fold.state, *(v.name for v in fold.values)):
+        group = reads[name] | {name}
+        for other in [g for g in groups if g & group]:
+            groups.remove(other)
+            group |= other
+        groups.append(group)
+    groups = [g for g in groups if any(v.name in g for v in fold.values)]
+    return tuple(_part(fold, g) for g in groups) if len(groups) > 1 else (fold,)
+
+
+def _read(output: Output) -> set[str]:
+    return {n.op.name for n in sort_nodes([output.node]) if isinstance(n.op, Input | Scalar)}
+
+
+def _part(fold: Fold, names: set[str]) -> Fold:
+    """The values and states of these names, and what they read."""
+    parts = [
+        replace(p, outputs=tuple(o for o in p.outputs if o.name in names))
+        for p in (fold.init, fold.step, fold.merge, fold.finish)
+    ]
+    used = {name for p in parts for o in p.outputs for name in _read(o)}
+    states = {s for s in fold.state if s in names}
+    used |= states | {f"{side}_{s}" for side in "ab" for s in states}
+    init, step, merge, finish = (
+        replace(
+            p, inputs=tuple(n for n in p.inputs if isinstance(n.op, Input | Scalar) and n.op.name in used)
+        )
+        for p in parts
+    )
+    elements = tuple(e for e in fold.elements if e.name in used)
+    support = fold.support if fold.support_of in used else None
+    return replace(
+        fold,
+        values=tuple(v for v in fold.values if v.name in names),
+        elements=elements,
+        init=init,
+        step=step,
+        merge=merge,
+        finish=finish,
+        support=support,
+        support_of=fold.support_of if support is not None else "",
+    )
 
 
 def _built(ranked: tuple[Ranked, ...], target: str, what: str) -> Launched:

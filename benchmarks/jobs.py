@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,7 +107,7 @@ def in_turns(jobs: Sequence[Job]) -> list[tuple[Job, str, Sizes]]:
     return [point for _, point in sorted(places, key=lambda p: p[0])]
 
 
-def local(jobs: Sequence[Job]) -> Iterator[list[Record]]:
+def local(jobs: Sequence[Job]) -> Generator[list[Record]]:
     """Measure in this process, case by case: nothing is built while something is measured."""
     for job in jobs:
         if not job.points:
@@ -119,7 +119,7 @@ def local(jobs: Sequence[Job]) -> Iterator[list[Record]]:
         job.close()
 
 
-def remote(jobs: Sequence[Job], builders: int) -> Iterator[list[Record]]:
+def remote(jobs: Sequence[Job], builders: int) -> Generator[list[Record]]:
     """Prepare in children, `builders` at a time, and measure what is ready, one point at a time."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
@@ -127,10 +127,13 @@ def remote(jobs: Sequence[Job], builders: int) -> Iterator[list[Record]]:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     waiting = in_turns(jobs)
     room = threading.Semaphore(MOST_CHILDREN)
+    over = threading.Event()
 
     def prepared(job: Job) -> str:
         if job.starts == 0:
             room.acquire()
+        if over.is_set():
+            return "the run was stopped"
         try:
             job.prepare()
         except Died as error:
@@ -166,7 +169,9 @@ def remote(jobs: Sequence[Job], builders: int) -> Iterator[list[Record]]:
                     futures[job.key] = pool.submit(lambda: "its process died too often")
                 yield records
         finally:
+            over.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            room.release(len(jobs) + 1)  # those that wait for it find the run over
             for job in jobs:
                 job.close()
 

@@ -2,13 +2,16 @@
 
 Reads every `benchmarks/results/{paper,static}-*.json` that `cleave bench` wrote. Nothing in the page is typed
 by hand, so a figure that is not in a raw file cannot appear. A point below its target is marked as a miss; a
-reason stands beside it where `benchmarks/results/misses.json` has one ({file: {case: reason}}).
+reason stands beside it where `benchmarks/results/misses.json` has one ({file: {case: reason}}), and what is
+wrong with a file as a whole where `doubtful.json` says so ({file: reason}). Long lists of peers go to a
+page of their own.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,16 +25,25 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 Record = dict[str, Any]
 Rows = list[Record]
 
+PEERS_PAGE = "benchmarks-peers.md"
+
 HEAD = """# Benchmarks
 
 Made by `python -m benchmarks.report` from the raw results in `benchmarks/results/`; do not edit. Each row was
-checked against a float64 reference on the same inputs before its time was kept; what is wrong or raises is
-shown as such. Times are medians in microseconds; all implementations of a point are timed interleaved in one
-process. The *ratio* is the time of the best correct peer over ours: above 1 we are faster. *Error* is the
-largest relative error of a row against float64, beside eager's own. *Roofline* is the share of what the
+checked against float64 on the same inputs before its time was kept; what is wrong or raises is shown as such.
+Times are medians in microseconds, all implementations of a point interleaved in one process. The *ratio* is
+the time of the best correct peer over ours: above 1 we are faster. *Roofline* is the share of what the
 device's measured ceilings allow (arithmetic, or all inputs and outputs once at the bandwidth of a copy):
 above 1 where data stays in a cache. A † marks a peer's time of an earlier run, scaled by eager's time now
-over then. How a run is made: [benchmarking.md](benchmarking.md).
+over then. *Compile* is the first compile of a case: it serves all its sizes. Every peer, errors and warm
+times are in [benchmarks-peers.md](benchmarks-peers.md); how a run is made is in
+[benchmarking.md](benchmarking.md).
+"""
+
+PEERS_HEAD = """# Benchmarks: every peer
+
+Made by `python -m benchmarks.report`; the summary is in [benchmarks.md](benchmarks.md). Medians in
+microseconds. *Error* is the largest relative error of a row against float64, ours and eager's.
 """
 
 MEMORY_SHARE = 0.8
@@ -41,19 +53,81 @@ LINEAR_LOSS = "linear+cross-entropy"
 
 
 def main() -> None:
-    parts = [HEAD]
-    reasons = _reasons()
+    reasons, doubts = _notes("misses.json"), _notes("doubtful.json")
+    files: list[tuple[str, dict[str, Any], list[Rows]]] = []
     for path in sorted([*RESULTS.glob("paper-*.json"), *RESULTS.glob("static-*.json")]):
         data = json.loads(path.read_text())
-        points = list(by_point(data["records"]).values())
-        draw(path.stem, points)
-        parts.append(section(path.stem, data, points, reasons.get(path.stem, {})))
+        files.append((path.stem, data, list(by_point(data["records"]).values())))
+    files.sort(key=lambda file: file[1]["target"] != "cuda")
+    parts, further = [HEAD, *overview(files, doubts), *_of_ablation()], [PEERS_HEAD]
+    for name, data, points in files:
+        draw(name, points)
+        parts.append(section(name, data, points, reasons.get(name, {}), doubts.get(name, "")))
+        further += [f"## {name}", "", *details(points), *peers(points)]
     PAGE.write_text("\n".join(parts))
+    (PAGE.parent / PEERS_PAGE).write_text("\n".join(further))
 
 
-def _reasons() -> dict[str, dict[str, str]]:
-    path = RESULTS / "misses.json"
+def _notes(name: str) -> dict[str, Any]:
+    path = RESULTS / name
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _of_ablation() -> list[str]:
+    """The tables of the files that only measure what is left out (`ablation-*.json`)."""
+    lines: list[str] = []
+    for path in sorted(RESULTS.glob("ablation-*.json")):
+        data = json.loads(path.read_text())
+        table_of = ablations(list(by_point(data["records"]).values()))
+        if table_of:
+            what = f"Suite `{data['suite']}` on {data['device']}{_dated(data)}, some points of every op."
+            lines += [f"## {path.stem}", "", what, "", *table_of]
+    return lines
+
+
+def overview(files: Sequence[tuple[str, dict[str, Any], list[Rows]]], doubts: dict[str, str]) -> list[str]:
+    """The score of each file: the geometric mean over the shapes of a case, then over cases."""
+    body: list[list[str]] = []
+    for name, data, points in files:
+        for dtype in dict.fromkeys(rows[0]["dtype"] for rows in points):
+            own = [rows for rows in points if rows[0]["dtype"] == dtype]
+            ours = [named(rows, "cleave") for rows in own]
+            right = sum(1 for r in ours if r is not None and not r["failure"])
+            scores = [
+                score([rows for rows in own if rows[0]["phase"] in phases])
+                for phases in (("prefill",), ("decode",), ("prefill", "decode"))
+            ]
+            below = sum(
+                1
+                for rows in own
+                if (ratio := ratio_of(rows)) is not None
+                and ratio < target_of(data["target"], rows[0]["case"], rows[0]["phase"])
+            )
+            mark = " (doubtful)" if name in doubts else ""
+            body.append(
+                [
+                    data["suite"],
+                    data["device"],
+                    dtype,
+                    *(f"{v}{mark}" if v else "" for v in scores),
+                    f"{right} of {len(own)}",
+                    str(below),
+                    f"[{name}](#{name})",
+                ]
+            )
+    columns = "suite | device | dtype | prefill | decode | all | correct points | below target | details"
+    means_of = "Ratio to the best correct peer: the geometric mean over the shapes of an op, then over ops."
+    return ["## Summary", "", means_of, "", *table(columns, body)]
+
+
+def score(points: Sequence[Rows]) -> str:
+    """The geometric mean of geometric means; empty where there is nothing."""
+    cases: dict[str, list[float]] = {}
+    for rows in points:
+        ratio = ratio_of(rows)
+        if ratio is not None:
+            cases.setdefault(rows[0]["case"], []).append(ratio)
+    return f"{mean([mean(v) for v in cases.values()]):.2f}" if cases else ""
 
 
 def target_of(target: str, case: str, phase: str) -> float:
@@ -69,7 +143,9 @@ def target_of(target: str, case: str, phase: str) -> float:
 # ---------------------------------------------------------------- one file
 
 
-def section(name: str, data: dict[str, Any], points: Sequence[Rows], reasons: dict[str, str]) -> str:
+def section(
+    name: str, data: dict[str, Any], points: Sequence[Rows], reasons: dict[str, str], doubt: str
+) -> str:
     """The tables of one file."""
     lines = [
         f"## {name}",
@@ -77,17 +153,20 @@ def section(name: str, data: dict[str, Any], points: Sequence[Rows], reasons: di
         f"Suite `{data['suite']}` on {data['device']} ({data['target']}), torch {data['torch']}, Python "
         f"{data['python']}, {data['threads']} threads{_dated(data)}. Timing: {data['timing']}.",
         "",
+        *([f"**Doubtful**: {doubt}", ""] if doubt else []),
         f"![ratio of each point](plots/{name}.svg)",
         "",
-        *table(
-            "case | phase | dtype | sizes | launches | workspace | error / eager's | ours | warm | roofline "
-            "| eager | best peer | ratio",
-            (point_cells(rows, data["target"]) for rows in points),
-        ),
         *means(points),
+    ]
+    columns = "case | dtype | sizes | ours | roofline | launches | best peer | ratio | compile, s"
+    for phase in ("prefill", "decode"):
+        own = [rows for rows in points if rows[0]["phase"] == phase]
+        if own:
+            lines += [f"### {name}: {phase}", ""]
+            lines += table(columns, (point_cells(rows, data["target"]) for rows in own))
+    lines += [
         *misses(points, data["target"], reasons),
         *roofline(points),
-        *peers(points),
         *compile_times(points, bool(data.get("cold"))),
         *memory(points),
         *ablations(points),
@@ -122,23 +201,48 @@ def named(rows: Rows, name: str) -> Record | None:
 
 
 def point_cells(rows: Rows, target: str) -> list[str]:
-    ours, eager, best = named(rows, "cleave"), named(rows, "eager"), best_peer(rows)
+    ours, best = named(rows, "cleave"), best_peer(rows)
+    case, _, dtype, sizes = labels(rows)
+    theirs = f"{best['implementation']} {micro(best)}" if best else "none is correct"
     if ours is None or ours["failure"]:
         why = ours["failure"][:100] if ours else "not measured"
-        return [*labels(rows), "", "", f"**{why}**", "", "", "", micro(eager), micro(best), ""]
-    ratio = ratio_of(rows)
+        return [case, dtype, sizes, f"**{why}**", "", "", theirs, "", ""]
+    seconds = ours.get("compile_seconds")
     return [
-        *labels(rows),
-        str(ours.get("launches", "")),
-        str(ours.get("workspace_bytes", "")),
-        f"{ours['error']:.1e} / {eager['error']:.1e}" if eager else "",
+        case,
+        dtype,
+        sizes,
         micro(ours),
-        f"{ours['warm_seconds'] * 1e6:.1f}" if _known(ours.get("warm_seconds")) else "",
         share(ours),
-        micro(eager),
-        f"{best['implementation']} {micro(best)}" if best else "none is correct",
-        judged(ratio, target_of(target, ours["case"], ours["phase"])),
+        str(ours.get("launches", "")),
+        theirs,
+        judged(ratio_of(rows), target_of(target, ours["case"], ours["phase"])),
+        f"{seconds:.2f}" if _known(seconds) else "",
     ]
+
+
+def details(points: Sequence[Rows]) -> list[str]:
+    """What the tables of points leave out."""
+    body: list[list[str]] = []
+    for rows in points:
+        ours, eager = named(rows, "cleave"), named(rows, "eager")
+        if ours is None or ours["failure"]:
+            continue
+        body.append(
+            [
+                *labels(rows),
+                f"{ours['error']:.1e} / {eager['error']:.1e}" if eager else "",
+                str(ours.get("workspace_bytes", "")),
+                micro(ours),
+                f"{ours['warm_seconds'] * 1e6:.1f}" if _known(ours.get("warm_seconds")) else "",
+                micro(eager),
+                f"{ours['tflops']:.3g}" if ours.get("tflops") else "",
+            ]
+        )
+    columns = (
+        "case | phase | dtype | sizes | error / eager's | workspace, bytes | ours | warm | eager | TFLOP/s"
+    )
+    return table(columns, body)
 
 
 def judged(ratio: float | None, least: float) -> str:
@@ -149,7 +253,8 @@ def judged(ratio: float | None, least: float) -> str:
 
 
 def share(record: Record) -> str:
-    return f"{record['fraction']:.2f}" if record.get("fraction") else ""
+    value = record.get("fraction")
+    return (f"{value:.2f}" if value >= 0.01 else f"{value:.4f}") if value else ""
 
 
 def micro(record: Record | None) -> str:
@@ -169,24 +274,25 @@ def _known(value: float | None) -> bool:
 
 
 def means(points: Sequence[Rows]) -> list[str]:
-    """Geometric means over the sizes of a case, then over cases, by dtype and phase."""
-    ratios: dict[tuple[str, str], dict[str, list[float]]] = {}
+    """Geometric means over the sizes of a case, by dtype and phase."""
+    cells: dict[tuple[str, str], dict[str, list[float]]] = {}
     for rows in points:
-        ratio, first = ratio_of(rows), rows[0]
+        ratio = ratio_of(rows)
         if ratio is not None:
-            own = ratios.setdefault((first["dtype"], first["phase"]), {})
-            own.setdefault(first["case"], []).append(ratio)
-    lines = ["Geometric means over the sizes of a case, then over cases:", ""]
-    whole: dict[str, dict[str, list[float]]] = {}
-    for (dtype, phase), cases in sorted(ratios.items()):
-        each = ", ".join(f"{case} {mean(values):.2f}" for case, values in cases.items())
-        lines.append(f"- {dtype} {phase}: **{mean([mean(v) for v in cases.values()]):.2f}** ({each})")
-        for case, values in cases.items():
-            whole.setdefault(dtype, {}).setdefault(case, []).extend(values)
-    lines += [f"- {dtype}, all: **{mean([mean(v) for v in c.values()]):.2f}**" for dtype, c in whole.items()]
+            own = cells.setdefault((rows[0]["case"], rows[0]["dtype"]), {})
+            own.setdefault(rows[0]["phase"], []).append(ratio)
+    body = [
+        [case, dtype, *(_spread(phases.get(p, [])) for p in ("prefill", "decode"))]
+        for (case, dtype), phases in cells.items()
+    ]
     ours = [named(rows, "cleave") for rows in points]
     right = sum(1 for r in ours if r is not None and not r["failure"])
-    return [*lines, "", f"{right} of {len(points)} points correct.", ""]
+    columns = "op | dtype | prefill: mean (lowest to highest) | decode"
+    return [*table(columns, body), f"{right} of {len(points)} points correct.", ""]
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"**{mean(values):.2f}** ({min(values):.2f} to {max(values):.2f})" if values else ""
 
 
 def misses(points: Sequence[Rows], target: str, reasons: dict[str, str]) -> list[str]:
@@ -210,22 +316,27 @@ def misses(points: Sequence[Rows], target: str, reasons: dict[str, str]) -> list
 
 
 def roofline(points: Sequence[Rows]) -> list[str]:
-    """How near to the ceilings: ours and the best peer's."""
+    """What the points that memory bounds reach of the bandwidth: ours and the best peer's."""
     body: list[list[str]] = []
     for rows in points:
         ours, best = named(rows, "cleave"), best_peer(rows)
-        if ours is None or not ours.get("fraction"):
+        if ours is None or not ours.get("fraction") or ours.get("limit") != "memory":
             continue
-        low = ours.get("limit") == "memory" and ours["fraction"] < MEMORY_SHARE
-        own = f"**{ours['fraction']:.2f} miss**" if low else f"{ours['fraction']:.2f}"
+        own = share(ours) if ours["fraction"] >= MEMORY_SHARE else f"**{share(ours)} miss**"
         theirs = share(best) if best else ""
-        floor = f"{ours['floor_seconds'] * 1e6:.2f}"
-        tflops = f"{ours['tflops']:.3g}" if ours.get("tflops") else ""
-        body.append([*labels(rows), ours.get("limit", ""), floor, own, theirs, tflops])
+        body.append([*labels(rows), f"{ours['floor_seconds'] * 1e6:.2f}", own, theirs])
     if not body:
         return []
-    columns = "case | phase | dtype | sizes | bound by | floor | ours | best peer | TFLOP/s"
-    return [f"Roofline (what memory bounds should reach {MEMORY_SHARE}):", "", *table(columns, body)]
+    reached = sum("miss" not in cells[5] for cells in body)
+    columns = "case | phase | dtype | sizes | floor, µs | ours | best peer"
+    return _folded(
+        f"Roofline: share of bandwidth where memory bounds, {reached} of {len(body)} reach {MEMORY_SHARE}",
+        table(columns, body),
+    )
+
+
+def _folded(title: str, lines: Sequence[str]) -> list[str]:
+    return ["<details>", f"<summary>{title}</summary>", "", *lines, "</details>", ""]
 
 
 def peers(points: Sequence[Rows]) -> list[str]:
@@ -258,26 +369,38 @@ def peers(points: Sequence[Rows]) -> list[str]:
 def compile_times(points: Sequence[Rows], cold: bool) -> list[str]:
     """Seconds of each stage, once a case and dtype."""
     seen: dict[tuple[str, str], dict[str, float]] = {}
+    first: dict[tuple[str, str], str] = {}
     for rows in points:
         ours = named(rows, "cleave")
         if ours is not None and ours.get("phases"):
             seen.setdefault((ours["case"], ours["dtype"]), ours["phases"])
-    stages = ("capture", "search", "plan", "emit", "build", "further")
+            if _known(ours.get("first_call_seconds")):
+                first.setdefault((ours["case"], ours["dtype"]), f"{ours['first_call_seconds']:.3f}")
+    stages = ("capture", "search", "plan", "emit", "build")
+    if not seen:
+        return []
     body = [
         [
-            case, dtype,
+            case,
+            dtype,
             *(f"{phases.get(stage, 0.0):.2f}" for stage in stages),
-            f"{sum(v for k, v in phases.items() if k != 'further'):.2f}",
+            f"{sum(phases.get(stage, 0.0) for stage in stages):.2f}",
+            f"{phases.get('further', 0.0):.2f}",
+            first.get((case, dtype), "not measured"),
         ]
         for (case, dtype), phases in seen.items()
-    ]  # fmt: skip
-    if not body:
-        return []
-    columns = (
-        "case | dtype | capture | search | plan | emit | build | variants for other sizes | first compile"
-    )
+    ]
+    middle = [f"{statistics.median(p.get(stage, 0.0) for p in seen.values()):.2f}" for stage in stages]
+    total = statistics.median(sum(p.get(stage, 0.0) for stage in stages) for p in seen.values())
+    rest = statistics.median(p.get("further", 0.0) for p in seen.values())
+    columns = "| capture | search | planning | emit | compile | sum | variants for other sizes"
     state = "caches empty before the run" if cold else "caches may have held something"
-    return [f"Compile time, seconds, without tuning ({state}):", "", *table(columns, body)]
+    return [
+        f"Compile time, seconds, without tuning ({state}); medians of {len(seen)} compiles:",
+        "",
+        *table(columns[2:], [[*middle, f"{total:.2f}", f"{rest:.2f}"]]),
+        *_folded("Compile time of each case", table(f"case | dtype {columns} | first call", body)),
+    ]
 
 
 def memory(points: Sequence[Rows]) -> list[str]:
@@ -290,7 +413,7 @@ def memory(points: Sequence[Rows]) -> list[str]:
             body.append([*labels(rows), each])
     if not body:
         return []
-    return ["Peak memory of a call, MiB:", "", *table("case | phase | dtype | sizes | MiB", body)]
+    return _folded("Peak memory of a call, MiB", table("case | phase | dtype | sizes | MiB", body))
 
 
 def ablations(points: Sequence[Rows]) -> list[str]:

@@ -13,8 +13,8 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is asked for beside its suite: filters, files, and how (`Options`)."""
+    """What a run is asked for beside its suite: filters, files, and how (`Options`). After `limit` seconds no
+    other point is begun."""
 
     target: str
     cases: Sequence[str] | None = None
@@ -52,6 +53,7 @@ class Run:
     resume: bool = False
     jobs: int = 0
     cold: bool = False
+    limit: float = math.inf
 
     @property
     def options(self) -> Options:
@@ -71,12 +73,15 @@ def run_suite(suite: str, **asked: Any) -> int:
     records = before(run, suite)
     jobs = jobs_of(suite, run, {key_of(r) for r in records})
     began = time.perf_counter()
-    with _caches(run):
-        for found in measured(run, jobs):
+    with _caches(run), closing(measured(run, jobs)) as points:
+        for found in points:
             records += found
             console.print(line(found), highlight=False)
             if run.json_file:
                 write(run.json_file, suite, run, records)
+            if time.perf_counter() - began > run.limit:
+                console.print(f"stopped after {run.limit:.0f} s: --resume takes the points that are left")
+                break
     console.print(summary(records, run.target))
     ours = [r for r in records if r["implementation"] == "cleave"]
     wrong = [r for r in ours if r["failure"]]
@@ -86,7 +91,7 @@ def run_suite(suite: str, **asked: Any) -> int:
     return len(wrong)
 
 
-def measured(run: Run, jobs: Sequence[Job]) -> Iterator[list[Record]]:
+def measured(run: Run, jobs: Sequence[Job]) -> Generator[list[Record]]:
     """The records of each point, as they come. On a CPU what is built would take the cores from what is
     measured: there is no child but where children are asked for."""
     builders = run.jobs or (1 if run.target == "cpu" else max(1, (os.cpu_count() or 4) - 2))

@@ -12,12 +12,15 @@ import pytest
 import torch
 from benchmarks import jobs, report, run, runner
 from benchmarks.case import Attention, Case
+from benchmarks.compiling import ablated, captured, cut
 from benchmarks.harness import Clock, allowed_error, judge, row_error, time_all
 from benchmarks.jobs import Job, in_turns, measured
 from benchmarks.memory import peak_bytes
 from benchmarks.peers import NotInstalled, Peer, attention_peers, peers_of
 from benchmarks.runner import Options, Runner
 
+import cleave
+from cleave.algebra.search import search
 from cleave.errors import Invalid
 from cleave.knobs import knobs
 from cleave.runtime.tune_process import Died, Late
@@ -45,7 +48,7 @@ def once(tmp_path, **options):
 
 
 def test_a_run_writes_what_it_measured(suite, tmp_path):
-    wrong, data = once(tmp_path, ablations=["no-algebra", "no-split", "no-iterative-tiling", "reassociation"])
+    wrong, data = once(tmp_path, ablations=runner_ablations())
     assert wrong == 0 and data["device"] and data["date"]
     names = ["eager", "torch.compile", *(f"cleave {a}" for a in runner_ablations()), "cleave"]
     points = run.by_point(data["records"])
@@ -60,7 +63,28 @@ def test_a_run_writes_what_it_measured(suite, tmp_path):
 
 
 def runner_ablations():
-    return ["no-algebra", "no-split", "no-iterative-tiling", "reassociation"]
+    return ["no-algebra", "no-split", "no-horizontal", "no-iterative-tiling", "reassociation"]
+
+
+def test_without_horizontal_fusion_products_do_not_share_a_loop():
+    case = next(c for c in run.SUITES["paper"] if c.name == "swiglu")
+    sizes = {"S": 5, "K": 48, "N": 40}
+    program = captured(case, sizes, torch.float32)
+    fold = next(f for c in search(program).candidates for f in c.folds if len(f.values) == 2)
+    assert [(len(f.values), f.state) for f in cut(fold)] == [(1, (s,)) for s in fold.state]
+    inputs = case.make(sizes, torch.float32, "cpu", 0)
+    launcher = ablated(program, "cpu", {a: sizes[a.name] for a in program.dynamic}, "no-horizontal")
+    out = cleave.compile(
+        case.function, inputs, dynamic=case.marks, compile_program=lambda *_, **__: launcher
+    )(*inputs)
+    torch.testing.assert_close(out, case.function(*inputs))
+
+
+def test_what_depends_on_one_state_stays_one_fold():
+    case = next(c for c in run.SUITES["static"] if c.name == "softmax")
+    program = captured(case, {"S": 5, "N": 40}, torch.float32)
+    folds = [f for c in search(program).candidates for f in c.folds if len(f.values) > 1]
+    assert folds and all(cut(f) == (f,) for f in folds)
 
 
 def test_a_run_that_was_cut_goes_on(suite, tmp_path, monkeypatch):
@@ -83,9 +107,26 @@ def test_a_run_that_was_cut_goes_on(suite, tmp_path, monkeypatch):
         run.run_suite("tiny", target="cpu", resume=True)
 
 
+def test_a_run_stops_in_time_and_children_with_it(suite, tmp_path, monkeypatch):
+    _, data = once(tmp_path, peers="none", limit=0.0)
+    assert len(run.by_point(data["records"])) == 1
+    Child.started = 0
+    monkeypatch.setattr(jobs, "Process", Sound)
+    monkeypatch.setattr(jobs, "MOST_CHILDREN", 1)
+    found = jobs.remote([job(name, "f32", 2) for name in ("a", "b", "c")], 3)
+    assert len(next(found)) == 1
+    found.close()  # the other two wait for room
+    assert Child.started == 1
+
+
 def test_a_cold_run_finds_nothing_in_caches(suite, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(run, "local", lambda jobs: iter(seen.append(list(knobs().cache_dir.iterdir())) or ()))
+
+    def local(jobs):
+        seen.append(list(knobs().cache_dir.iterdir()))
+        yield from ()
+
+    monkeypatch.setattr(run, "local", local)
     before = knobs().cache_dir
     once_cold = run.run_suite("tiny", target="cpu", cold=True, peers="none", json_file=tmp_path / "x.json")
     assert once_cold == 0 and seen == [[]] and knobs().cache_dir == before
@@ -241,6 +282,14 @@ class Child:
         pass
 
 
+class Sound(Child):
+    """One that dies never."""
+
+    def __init__(self, *_):
+        super().__init__()
+        self.deadly = False
+
+
 def test_a_child_that_dies_costs_one_point(monkeypatch):
     Child.started = 0
     monkeypatch.setattr(jobs, "Process", Child)
@@ -320,16 +369,22 @@ def test_the_page_shows_misses_as_misses(suite, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "static-cpu-f32.json").write_text(json.dumps(data))
     (folder / "misses.json").write_text(json.dumps({"static-cpu-f32": {"halves": "it is a test"}}))
+    (folder / "ablation-cpu-f32.json").write_text(json.dumps(data))
+    (folder / "doubtful.json").write_text(json.dumps({"static-cpu-f32": "a busy machine"}))
     (tmp_path / "docs").mkdir()
     monkeypatch.setattr(report, "RESULTS", folder)
     monkeypatch.setattr(report, "PAGE", tmp_path / "docs" / "page.md")
     report.main()
     page = (tmp_path / "docs" / "page.md").read_text()
-    assert "| B0 halves | decode | f32 |" in page and "torch.compile 1.0" in page
+    assert "| B0 halves | f32 |" in page and "torch.compile 1.0" in page
     assert page.count("**0.50 miss**") == 2 and "it is a test" in page and "BuildError: no compiler" in page
     assert "2 of 3 points correct" in page
-    assert "| no-split | 2 | 2.00 | 2.00 | 0 |" in page
+    assert page.count("| no-split | 2 | 2.00 | 2.00 | 0 |") == 2
     assert "Roofline" in page and "Compile time" in page and "Peak memory" in page
+    assert page.index("## Summary") < page.index("## static-cpu-f32") and "0.50 (doubtful)" in page
+    assert "**Doubtful**: a busy machine" in page
+    peers = (tmp_path / "docs" / "benchmarks-peers.md").read_text()
+    assert "| B0 halves | decode | f32 |" in peers
     assert (tmp_path / "docs" / "plots" / "static-cpu-f32.svg").exists()
     first = page
     report.main()

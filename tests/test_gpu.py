@@ -5,12 +5,14 @@ Run with `pytest -m gpu tests/test_gpu.py` on a machine with an NVIDIA GPU.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import tile_examples as te
 from cleave.ir.dims import Atom
 from cleave.runtime.triton_launch import TritonLauncher
 from cleave.schedule.interpret import run
@@ -83,3 +85,33 @@ def test_strides_that_descriptors_refuse_take_the_plain_kernel() -> None:
     assert launcher.plain is not None
     assert ((odd - dense).double().norm() / dense.double().norm()) < 1e-2
     assert Atom("S") not in dict(tiles.sizes)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (21, 19, 300), (64, 300, 4300), (130, 70, 0)], ids=str)
+def test_split_and_merge_in_one_launch(shape: tuple[int, int, int]) -> None:
+    """Right, the same 200 times, on two streams at once, and in a replayed graph."""
+    tiles = te.matmul_split(16, 16, 32).tiles
+    first, last = tiles.kernels
+    tiles = replace(tiles, kernels=(first, replace(last, merged=True)))
+    launcher = TritonLauncher(tiles, "cuda", choose=lambda tiles, sizes: {Atom("K"): 7})
+    rows, columns, size = shape
+    x, w = torch.randn(rows, size, device="cuda"), torch.randn(columns, size, device="cuda")
+    (y,) = launcher(x, w)
+    wanted = (x.double() @ w.double().t()).float()
+    torch.testing.assert_close(y, wanted, atol=1e-3, rtol=1e-3)
+    assert all(torch.equal(launcher(x, w)[0], y) for _ in range(200))
+    streams, found = [torch.cuda.Stream() for _ in range(2)], []
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(launcher(x, w)[0])
+    torch.cuda.synchronize()
+    assert all(torch.equal(other, y) for other in found)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = [launcher(x, w)[0] for _ in range(3)]
+    for _ in range(20):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(other, y) for other in replayed)

@@ -58,7 +58,7 @@ SMALL, LARGE = 16, 2048
 MOST_SPILLING = 4
 """Tile programs whose kernels spill registers that are passed over before the least bad one is taken."""
 
-MINOR_SPILLS = 64
+MINOR_SPILLS = 96
 """Bytes per thread that a kernel may spill without being passed over: so little is in none of its loops."""
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import platform
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -215,6 +217,44 @@ def test_layouts_of_inputs(view: Callable[[str, torch.Tensor], torch.Tensor]) ->
     check_example(EXAMPLES[0], {"N": 5, "K": 37}, view=view)
     check_example(matmul_f32(), {"N": 33, "O": 21, "K": 64}, view=view)
     check_example(attention_f32(), {"KV": 2, "G": 2, "S": 17, "T": 33, "D": 16}, view=view)
+
+
+PRODUCTS = ("matmul_bf16", "norm_linear_f16")
+
+
+@pytest.mark.parametrize("flags", ["-O1 -DCLEAVE_PAIRS", "-O1 -march=x86-64"], ids=["pairs", "x86-64"])
+def test_products_by_other_instructions(flags: str) -> None:
+    """bfloat16 by pairs, with the instruction written out, and vectors of 16 bytes without fused products."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the flags are those of an x86-64 compiler")
+    with knobs.scope(compiler=f"{build.compiler()[0]} {flags}"):
+        _launcher.cache_clear()
+        for example in (e for e in EXAMPLES if e.name in PRODUCTS):
+            check_example(example, example.sizes[0], example.parts[0])
+    _launcher.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "instruction"),
+    [
+        ("sapphirerapids", "matmul_bf16", "vdpbf16ps"),
+        ("skylake-avx512", "matmul_f32", "zmm"),
+        ("haswell", "matmul_f32", "vfmadd231ps"),
+        ("x86-64", "matmul_f32", "mulps"),
+    ],
+)
+def test_products_use_what_the_compiler_builds_for(machine: str, name: str, instruction: str) -> None:
+    example = next(e for e in EXAMPLES if e.name == name)
+    flags = [f for f in build.FLAGS if f not in ("-march=native", "-shared", "-O3")]
+    command = [build.compiler()[0], *flags, "-O1", f"-march={machine}", f"-I{build.INCLUDE}", "-S", "-o", "-"]
+    text = cpp.emit(example.tiles).text
+    done = subprocess.run(
+        [*command, "-x", "c++", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    if "bad value" in done.stderr or "unknown target CPU" in done.stderr:
+        pytest.skip(f"the compiler does not know {machine}")
+    assert done.returncode == 0, done.stderr
+    assert instruction in done.stdout
 
 
 def test_expanded_inputs_are_read_with_stride_0() -> None:

@@ -15,11 +15,14 @@ import tile_examples as te
 from candidates import CASES, arguments
 from cleave import knobs
 from cleave.codegen import cpp
+from cleave.ir.dims import Atom, Index
 from cleave.ir.reference import evaluate
 from cleave.runtime import build
 from cleave.runtime.launch import Launcher
 from cleave.schedule.machine import CPU
 from cleave.schedule.select import best
+from cleave.schedule.tiles import GridAxis, Kernel, TileProgram
+from tile_builder import Block, tensor
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,3 +96,25 @@ def test_large_outputs_are_written_whole() -> None:
     (got,) = launcher(x)
     assert got.numel() * 4 > cpp.LARGE
     np.testing.assert_allclose(got.numpy(), torch.softmax(x.double(), -1).numpy(), rtol=2e-5)
+
+
+def test_bf16_is_rounded_once_and_nan_stays_nan() -> None:
+    """To nearest even, infinities where the largest is passed; a NaN whose payload stands in the low half."""
+    n = Index(Atom("N"), 0)
+    x, y = tensor("x", "input", "f32", n.dim), tensor("y", "output", "bf16", n.dim)
+    b = Block()
+    b.load("x1", (n,), x, n)
+    b.store(y, b.compute("y1", (n,), "cast", "x1", dtype="bf16"), n)
+    launcher = Launcher(
+        TileProgram(
+            "narrow", (x,), (y,), (), (Kernel("main", (x, y), (GridAxis(n, 8),), (), (), tuple(b.body), ()),)
+        )
+    )
+    bits = torch.randint(-(2**31), 2**31, (100_003,), generator=torch.Generator().manual_seed(0)).to(
+        torch.int32
+    )
+    bits[:6] = torch.tensor([0x7F800001, 0x7F7FFFFF, 0x7F800000, 0x00008000, 0x00018000, -0x007FFFFF])
+    value = bits.view(torch.float32)
+    (got,) = launcher(value)
+    torch.testing.assert_close(got, value.to(torch.bfloat16), rtol=0, atol=0, equal_nan=True)
+    assert "cut_bf16(" in launcher.source.text

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
 
 import cleave
 from cleave.frontend.jit import Jit
@@ -163,10 +165,71 @@ def test_many_threads(compiled: Jit) -> None:
 
 
 def test_the_written_call_reads_like_one() -> None:
-    text = caller_text(
-        [True, False, True, True], 2, 1, [(4, [(0, 0), (1, 1), (2, 2)]), (3, [(0, 3), (1, 2)])]
-    )
+    kernels = [(4, [(0, 0), (1, 1), (2, 2)]), (3, [(0, 3), (1, 2)])]
+    text = caller_text([True, False, True, True], 2, 1, kernels, [False, True])
     fresh = "        empty = careful if filled() else quick\n        t2 = empty(s2, d2, k2)\n"
     assert f"    def call(t0, n1):\n{fresh}" in text
-    assert "        if f0(p0, n1, p2, threads()):\n            failed()\n" in text
-    assert "        if f1(p3, p2, threads()):\n" in text and "        return (t2,)\n" in text
+    assert "        if f0(p0, r0_1(n1), p2, word(threads())):\n            failed()\n" in text
+    assert "        if f1(p3, p2, one):\n" in text and "        return (t2,)\n" in text
+    assert "        room = take(size)\n" in text and "        p3 = address(start + o3)\n" in text
+
+
+def test_settings_that_change_after_a_call_are_seen(compiled: Jit) -> None:
+    """What the guards of the latest call do not know by themselves, or know only for some versions."""
+    x, y = torch.randn(8), torch.randn(8)
+    warm(compiled, x, y)
+    compiled(x, y)
+    latest = compiled.quick.latest
+    assert latest is not None and latest.serves((x, y), ())
+    with cleave.knobs.scope(reassociate=True):
+        assert not latest.serves((x, y), ())
+    with forward_ad.dual_level():
+        assert not latest.serves((x, y), ())
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        tangent = forward_ad.unpack_dual(compiled(dual, y)).tangent
+        assert tangent is not None
+        torch.testing.assert_close(tangent, y + 1)
+    with FakeTensorMode() as mode:
+        assert not latest.serves((x, y), ())
+        assert type(compiled(mode.from_tensor(x), mode.from_tensor(y))) is FakeTensor
+    for change, back in (
+        (lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)),
+        (
+            lambda: torch.set_float32_matmul_precision("medium"),
+            lambda: torch.set_float32_matmul_precision("highest"),
+        ),
+    ):
+        change()
+        try:
+            assert not latest.serves((x, y), ())
+            torch.testing.assert_close(compiled(x, y), scaled(x, y))
+        finally:
+            back()
+    with torch.no_grad():
+        assert not latest.serves((x, y), ())
+    assert latest.serves((x, y), ())
+
+
+def test_the_latest_call_follows_what_is_called(compiled: Jit) -> None:
+    """Calls of two shapes in turns, each told from the other; and in inference mode."""
+    pairs = [(torch.randn(n), torch.randn(n)) for n in (3, 4)]
+    for x, y in pairs:
+        warm(compiled, x, y)
+    for turn in range(6):
+        x, y = pairs[turn % 2]
+        torch.testing.assert_close(compiled(x, y), scaled(x, y))
+        assert compiled.quick.latest is not None and compiled.quick.latest.serves((x, y), ())
+    x, y = pairs[0]
+    with torch.inference_mode():
+        for _ in range(3):
+            compiled(x, y)
+        assert compiled.quick.latest is not None and compiled.quick.latest.serves((x, y), ())
+
+
+def test_without_the_guards_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")  # pyright: ignore
+    ours = cleave.jit(scaled, target="cpu")
+    x, y = torch.randn(5), torch.randn(5)
+    for _ in range(4):
+        torch.testing.assert_close(ours(x, y), scaled(x, y))
+    assert ours.quick.latest is None and ours.quick.runs

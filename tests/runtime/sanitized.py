@@ -1,4 +1,8 @@
-"""Runs tile programs built with the sanitizers; a script, as these must be loaded before Python is."""
+"""Runs tile programs built with the sanitizers; a script, as these must be loaded before Python is.
+
+`sanitized.py examples` runs hand-written tile programs, `sanitized.py suites [2/3]` those that the compiler
+chooses for every case of the benchmark suites (or for the second of three parts of the cases).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,13 @@ import sys
 import numpy as np
 import torch
 import triton_cases as cases
+from benchmarks.case import Case, Sizes
+from benchmarks.compiling import captured
+from benchmarks.harness import allowed_error, as_tuple, errors, reference
+from benchmarks.suites import PAPER, STATIC
 
 import tile_examples as te
+from cleave import pipeline
 from cleave.ir.dims import Dim
 from cleave.runtime.launch import DTYPES, Launcher
 from tile_attention import attention, attention_split
@@ -46,7 +55,7 @@ def run_example(example: Example) -> None:
                 launcher(*(m[min(number, len(m) - 1)] for m in made))
 
 
-def main() -> None:
+def examples() -> None:
     odd = (
         te.matmul(n_tile=7, o_tile=19, k_tile=5),
         te.norm_linear(n_tile=3, o_tile=18, k_tile=9),
@@ -63,6 +72,67 @@ def main() -> None:
         args, _ = cases.arguments_of(case)
         Launcher(case.tiles, choose=lambda tiles, sizes, case=case: case.parts, sanitize=True)(*args)
         print(case.name, flush=True)
+
+
+ODD = {"B": 2, "H": 4, "KV": 2, "S": 5, "T": 37, "D": 20, "E": 10, "K": 45, "N": 39, "R": 3, "V": 51, "C": 33}
+"""Sizes that no tile and no vector divides."""
+OTHER = {"B": 1, "S": 19, "T": 131, "N": 301, "R": 5}
+"""Of dynamic dims, at a later call."""
+
+
+def points(case: Case) -> tuple[tuple[Sizes, torch.dtype], ...]:
+    """Small sizes in float32, and in bfloat16 the last point that is measured on a CPU."""
+    odd = {d: ODD[d] for dims in case.inputs.values() for d in dims}
+    if case.name.startswith(("mha", "causal-attention")) and "KV" in odd:
+        odd["KV"] = odd["H"]
+    measured = [s for (target, _), values in case.points.items() if target == "cpu" for s in values]
+    return (odd, torch.float32), (measured[-1], torch.bfloat16)
+
+
+def run_case(case: Case, point: Sizes, dtype: torch.dtype) -> None:
+    """The tile program that the compiler takes at a point, at odd sizes of the dynamic dims."""
+    program = captured(case, point, dtype)
+
+    def bound(sizes: Sizes) -> dict[Dim, int]:
+        return pipeline.dims_by_name(program, {a.name: sizes[a.name] for a in program.dynamic})
+
+    made = pipeline.plan(program, target="cpu", sizes=bound(point))
+    tiles = made.variants[0].tiles
+    launcher = Launcher(tiles, sanitize=True)
+    for other in (ODD, OTHER):
+        call = {**point, **{d: v for d, v in other.items() if d in case.dynamic}}
+        if pipeline.fits(tiles, program.bind(bound(call))):
+            judged(case, launcher, case.make(call, dtype, "cpu", 0), dtype, max(call.values()))
+
+
+def judged(
+    case: Case, launcher: Launcher, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype, most: int
+) -> None:
+    """One call in each layout: the same bits in all, and close to float64."""
+    known = reference(case.function, inputs)
+    eager = errors(as_tuple(case.function(*inputs)), known)
+    made = [layouts(value) for value in inputs]
+    for number in range(3):
+        found = launcher(*(m[min(number, len(m) - 1)] for m in made))
+        error = errors(found, known)
+        assert error <= allowed_error(eager, dtype, most), f"{case.name}: {error} against {eager}"
+
+
+def suites(part: str) -> None:
+    number, parts = map(int, part.split("/"))
+    every = {case.name: case for case in (*PAPER, *STATIC)}
+    for case in list(every.values())[number - 1 :: parts]:
+        for point, dtype in points(case):
+            run_case(case, point, dtype)
+            print(case.name, dtype, flush=True)
+
+
+def main() -> None:
+    what, *rest = sys.argv[1:] or ["examples"]
+    if what == "suites":
+        suites(rest[0] if rest else "1/1")
+    else:
+        examples()
     print("all fine")
 
 

@@ -136,16 +136,14 @@ def test_keys_do_not_depend_on_the_cache_folder(tmp_path: Path) -> None:
     assert first.name.split("-")[0] == second.name.split("-")[0]
 
 
-@pytest.mark.slow
-def test_examples_under_the_sanitizers() -> None:
-    """Every example and every feature case, with odd sizes, strides and offsets, under the address and
-    undefined-behaviour sanitizers."""
+def under_sanitizers(*words: str) -> None:
+    """`sanitized.py` with the address and undefined-behaviour sanitizers."""
     name = build.compiler()[0]
     asan = subprocess.run([name, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     library = Path(asan.stdout.strip())
     if not library.is_absolute():
         pytest.skip("the compiler has no address sanitizer library")
-    roots = [Path(cache.__file__).parents[2], TESTS, TESTS / "codegen"]
+    roots = [Path(cache.__file__).parents[2], TESTS.parent, TESTS, TESTS / "codegen"]
     env = {
         **os.environ,
         "LD_PRELOAD": str(library),
@@ -153,8 +151,20 @@ def test_examples_under_the_sanitizers() -> None:
         "CLEAVE_CACHE_DIR": str(knobs.knobs().cache_dir),
         "PYTHONPATH": os.pathsep.join(map(str, roots)),
     }
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "runtime" / "sanitized.py")], env=env, capture_output=True, text=True
-    )
+    command = [sys.executable, str(TESTS / "runtime" / "sanitized.py"), *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "all fine" in done.stdout
+
+
+@pytest.mark.slow
+def test_examples_under_the_sanitizers() -> None:
+    """Every example and every feature case, with odd sizes, strides and offsets."""
+    under_sanitizers("examples")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(1, 5))
+def test_suites_under_the_sanitizers(part: int) -> None:
+    """What the compiler makes of every case of both suites, with odd sizes, strides and offsets."""
+    under_sanitizers("suites", f"{part}/4")

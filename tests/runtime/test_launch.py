@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ import tile_examples as te
 from cleave import knobs
 from cleave.errors import Bug, Invalid
 from cleave.ir.dims import Atom, Index, Parts, extent
+from cleave.runtime import caller
+from cleave.runtime.build import Function
 from cleave.runtime.launch import Launcher
 from cleave.schedule.tiles import GridAxis, Kernel, TileProgram
 from tile_attention import attention
@@ -216,6 +219,80 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert results[0].equal(results[1]) and results[0].equal(results[2])
+
+
+def test_workspaces_are_not_allocated_again() -> None:
+    """A later call takes a room that an earlier one left; what it holds then does not show."""
+    launcher = Launcher(te.matmul_split().tiles, choose=lambda tiles, sizes: {K: 3})
+    x, w = torch.randn(50, 370), torch.randn(70, 370)
+    want = launcher(x, w)[0]
+    assert caller._rooms, "the room was not given back"  # pyright: ignore[reportPrivateUsage]
+    rooms = list(caller._rooms)  # pyright: ignore[reportPrivateUsage]
+    for room in rooms:
+        room.memory.fill_(255)  # NaN in every float format
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(caller, "public_empty", lambda *_: pytest.fail("memory was allocated"))
+        for _ in range(3):
+            assert launcher(x, w)[0].equal(want)
+    assert caller._rooms == rooms  # pyright: ignore[reportPrivateUsage]
+    assert all(room.address % caller.LINE == 0 for room in rooms)
+
+
+def test_workspaces_of_calls_at_once_are_apart() -> None:
+    launcher = Launcher(te.matmul_split().tiles, choose=lambda tiles, sizes: {K: 3})
+    values = [(torch.randn(90, 370), torch.randn(70, 370)) for _ in range(4)]
+    wants = [x @ w.t() for x, w in values]
+    wrong: list[float] = []
+
+    def work(number: int) -> None:
+        for _ in range(60):
+            error = (launcher(*values[number])[0] - wants[number]).abs().max().item()
+            if not error < 1e-3:
+                wrong.append(error)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+
+
+def threads_of(launcher: Launcher, *args: torch.Tensor) -> list[int]:
+    """What the kernels of a call are told about threads."""
+    told: list[int] = []
+    library = launcher._library  # pyright: ignore[reportPrivateUsage]
+    kept = dict(library.bare)
+    launcher._bound.clear()  # pyright: ignore[reportPrivateUsage]
+
+    def watched(function: Function) -> Function:
+        def call(*given: object) -> int:
+            told.append(int(re.findall(r"\d+", repr(given[-1]))[-1]))
+            return function(*given)
+
+        return call
+
+    library.bare.update({name: watched(function) for name, function in kept.items()})
+    try:
+        launcher(*args)
+        launcher(*args)
+    finally:
+        library.bare.update(kept)
+        launcher._bound.clear()  # pyright: ignore[reportPrivateUsage]
+    return told
+
+
+def test_the_number_of_threads_is_obeyed(matmul: Launcher) -> None:
+    """PyTorch's, at the moment of the call; a small one wakes none."""
+    before = torch.get_num_threads()
+    large, small = (torch.randn(300, 500), torch.randn(400, 500)), (torch.randn(3, 5), torch.randn(4, 5))
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert threads_of(matmul, *large) == [threads] * 2
+            assert threads_of(matmul, *small) == [1, 1]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_calls_from_several_threads(matmul: Launcher) -> None:

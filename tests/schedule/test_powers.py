@@ -100,3 +100,27 @@ def test_masked_scores_and_rows_that_see_nothing() -> None:
         want = run(example.tiles, inputs)
         for name, value in run(new, inputs).items():
             np.testing.assert_allclose(value, want[name], rtol=1e-9, atol=1e-12)
+
+
+def test_a_factor_goes_behind_a_choice_with_an_infinite_number() -> None:
+    """Masked scores are raised with one multiply-add each as well, and are the same to the bit before."""
+    text = SCORES.replace("OPERATION", "div").replace("FACTOR", "11.5")
+    old = "      here[s]: f32 = reduce max[t](score)\n"
+    new = """      high[s, t]: bool = gt(dot, k)
+      seen[s, t]: f32 = select(high, lowest, score)
+      here[s]: f32 = reduce max[t](seen)
+"""
+    text = text.replace(old, new).replace("sub(score, shift)", "sub(seen, shift)")
+    before = parse_tiles(text)
+    after = changed(before)
+    verify(after)
+    works = [fn for fn, _ in computed(after.kernels[0].body)]
+    assert works.count("div") == 1 and "fma" in works, "the quotient is left at the maximum alone"
+    generator = np.random.default_rng(3)
+    given = {"x": generator.normal(size=(20, 11)) * 4, "y": generator.normal(size=(37, 11))}
+    one, two = (run(tp, given, dtype=np.float64)["out"] for tp in (before, after))
+    assert np.allclose(one, two, rtol=1e-12)
+    for absent in ("3.0", "inf"):
+        other = text.replace("lowest: f32 = fill -inf", f"lowest: f32 = fill {absent}")
+        kept = changed(parse_tiles(other))
+        assert verify(kept) is None

@@ -1,8 +1,8 @@
 """Tile programs to C++: one function per kernel, OpenMP over its blocks (design.md, section 7).
 
-`emit` gives a self-contained source but for `cpp_runtime.h`, which stands beside this file. Each function is
-`extern "C"`, takes the arguments of its `Entry`, and returns 0, or 1 if there was no memory. It may be called
-from several threads at once: scratch memory belongs to the thread that works on a block.
+`emit` gives a self-contained source but for `cpp_runtime.h` and what that includes, beside this file. Each
+function is `extern "C"`, takes the arguments of its `Entry`, and returns 0, or 1 if there was no memory. It
+may be called from several threads at once: scratch memory belongs to the thread that works on a block.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from cleave.schedule.tiles import (
 )
 
 LARGE = 8 << 20
-"""Bytes of a tensor for which large pages are asked (`fresh` of cpp_runtime.h)."""
+"""Bytes of a tensor for which large pages are asked (`fresh` of cpp_memory.h)."""
 
 
 def emit(tiles: TileProgram) -> Source:

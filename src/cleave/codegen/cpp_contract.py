@@ -1,4 +1,4 @@
-"""The text of a `Product`: a contraction of two tiles by the micro-kernel of `cpp_runtime.h`.
+"""The text of a `Product`: a contraction of two tiles by the micro-kernels of `cpp_products.h`.
 
 Each operand is seen as a pointer with one stride per index. Indices of one role that lie behind each other
 in all tiles concerned are one index for the micro-kernel; batch indices and what is left over become loops
@@ -65,8 +65,9 @@ def write_product(frame: Frame, product: Product) -> list[str]:
     counts = [times(*(frame.count(i) for i in group)) for group in (rows, columns, depth)]
     adds = "true" if product.start is not None or repeated else "false"
     panel = f"tile<{out.kind}>(memory, {product.panel.offset if product.panel else 0})"
+    narrow = all(tile.dtype == "bf16" for tile in product.op.args)
     call = [
-        f"product({', '.join(map(str, counts))},",
+        f"{'product_bf16' if narrow else 'product'}({', '.join(map(str, counts))},",
         f"        {_at(a, variables)}, {_row(a, rows)}, {a.strides[depth[-1]]},",
         f"        {_at(b, variables)}, {b.strides[depth[-1]]}, {b.strides[columns[-1]]},",
         f"        {_at(c, variables)}, {_row(c, rows)}, {adds}, {panel});",

@@ -364,10 +364,10 @@ class _Writer:
     def _store(self, op: Op, statement: Store) -> None:
         (tile,) = op.args
         target = self.frame.tensors[statement.tensor]
-        pointer = self.frame.pointer(statement.tensor)
         place = self._place(op, statement.tensor, statement.terms)
         text = cpp_math.convert(self.value(tile), tile.dtype, target.dtype)
-        line = f"{pointer}[{place.offset}] = {text};"
+        text = f".raw = cut_bf16({text})" if tile.dtype == target.dtype == "bf16" else f" = {text}"
+        line = f"{self.frame.pointer(statement.tensor)}[{place.offset}]{text};"
         if op.lookups:
             line = f"if ({self._guard(place)}) {line}"
         self.writes.append((len(self.levels) - 1, line))

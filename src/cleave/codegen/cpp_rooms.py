@@ -26,8 +26,8 @@ from cleave.codegen.cpp_tiles import (
 )
 from cleave.schedule.tiles import Carry, Compute, ContractTile, ReduceTile
 
-PANEL_BYTES = 128 * 1024
-"""Scratch of a product: `kPanels * kDepth * kColumns` elements, with the widest vectors (cpp_runtime.h)."""
+PANEL_BYTES = 32 * 1024 + 264 * 1024 + 64
+"""Scratch of a product: a panel of the widest vectors, `kSliverBytes`, and some words (cpp_products.h)."""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ _WORDS = """
     i64 i32 i16 i8 u8 u16 u32 f16 bf16 inf nan unit bits ceil_div least greatest align_down align_up inside
     rows_each quarter fresh
     fma max min sqrt floor ceil round trunc abs sign exp log tanh erf sin cos pow mod divide floordiv
-    scratch Scratch tile product block blocks rest memory threads failed sweep main std cleave
+    scratch Scratch tile product product_bf16 block blocks rest memory threads failed sweep main std cleave
 """
 RESERVED = frozenset(_WORDS.split())
 

@@ -14,23 +14,26 @@ from dataclasses import replace
 
 from cleave.codegen.gluon_body import Rows
 from cleave.codegen.gluon_plan import (
+    FLUSHING,
     REGISTERS,
     Copies,
     Groups,
     Ring,
     RowScope,
-    depth_of,
+    depths_of,
     plan_groups,
     starts_of,
 )
-from cleave.codegen.gluon_text import DEPTH, translated
+from cleave.codegen.gluon_text import DEPTH, LEAN, ONCE, translated
 from cleave.codegen.source import KINDS, Argument
 from cleave.codegen.triton_grid import (
     comments_of,
     count_of,
     decode,
     index_names_of,
+    longest_last,
     signature,
+    snaked,
     takes_index,
     typed_pid,
     typed_strides,
@@ -45,12 +48,13 @@ from cleave.schedule.tiles import ContractTile, Kernel, Load, Loop, Statement, T
 
 RESERVED = (
     *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows"),
-    *("tile", "turns", "turn_at"),
+    *("tile", "turns", "turn_at", *LEAN),
 )
 
 
 def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[Argument, ...], bool]:
-    """The functions of one kernel, its parameters, and whether a block goes on from tile to tile."""
+    """The functions of one kernel, its parameters, and whether a block does one tile of the grid after
+    another: then the copying warp loads for the next one while the groups end the one before."""
     if kernel.groups not in REGISTERS:
         raise Infeasible(f"kernel {kernel.name} asks for {kernel.groups} warp groups")
     names = Names([*HELPERS, *RESERVED, name, f"{name}_rows", f"{name}_copies"])
@@ -63,20 +67,20 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     copies = Copies(names, groups, _ordinals(kernel.body))
     rows = Rows(groups, copies)
     rows.products = _products(kernel.body)
-    # Without tiles that come once per block, a block may as well do one tile of the grid after another.
-    rows.persistent = not any(isinstance(s, Load) for s in kernel.body)
     scope = RowScope(params, lanes, index_names, names.inner())
     scope.groups = groups
     decode(scope, kernel)
     rows.write(scope, kernel.body)
     rings = list(copies.rings.values())
+    # Three groups have too few registers to know the next tile beside this one's operands.
+    goes_on = groups.count <= FLUSHING or not any(isinstance(s, Load) for s in kernel.body)
     last_lines: Lines = [Line("tma.store_wait(0)")] if rows.stored else []
-    computing = _whole(scope, kernel, rows, _counters(rows, rings), last_lines)
+    computing = _whole(scope, kernel, goes_on, _counters(rows, rings), last_lines)
     outer = Scope(params, lanes, index_names, names.inner())
     decode(outer, kernel)
     _Copying(copies, groups).write(outer, kernel.body)
-    copying = _whole(outer, kernel, rows, _counters(rows, rings), [])
-    depth = depth_of(rings, rows.scratch_bytes(), groups, kernel.stages)
+    copying = _whole(outer, kernel, goes_on, _counters(rows, rings), [])
+    depth, once = depths_of(rings, rows.scratch_bytes(), groups, kernel.stages)
     words = {word for line in (*computing, *copying) for word in words_of(line)}
     found = [a for a in params.arguments.values() if a.name in words]
     arguments = tuple(sorted(found, key=lambda a: KINDS.index(a.kind)))
@@ -98,7 +102,8 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
         *[f"    # {text}" for text in comments_of(kernel, params)],
         *_main(name, groups, rings, rows, [*given, *rooms, *last]),
     ]
-    return translated("\n".join(["", *parts, ""])).replace(DEPTH, str(depth)), arguments, rows.persistent
+    text = translated("\n".join(["", *parts, ""]))
+    return text.replace(DEPTH, str(depth)).replace(ONCE, str(once if goes_on else 1)), arguments, goes_on
 
 
 def _products(body: Sequence[Statement]) -> dict[str, int]:
@@ -134,29 +139,31 @@ def _rendered(lines: Lines) -> list[str]:
 
 def _counters(rows: Rows, rings: Sequence[Ring]) -> Lines:
     """How many tiles each ring has had, and how many turns a group."""
-    names = [f"{ring.name}_at" for ring in rings if not ring.once] + (["turn_at"] if rows.turns else [])
+    names = [f"{ring.name}_at" for ring in rings] + (["turn_at"] if rows.turns else [])
     return [Line(f"{name} = gl.to_tensor(0)", name) for name in names]
 
 
-def _whole(scope: Scope, kernel: Kernel, rows: Rows, first: Lines, last: Lines) -> list[str]:
-    """The lines of a function: once per block, or for one tile of the grid after another."""
-    if not rows.persistent:
+def _whole(scope: Scope, kernel: Kernel, goes_on: bool, first: Lines, last: Lines) -> list[str]:
+    """The lines of a function, for the block's tile of the grid or for one after another."""
+    if not goes_on:
         return _rendered([*first, *scope.lines, *last])
     outer = Scope(scope.params, scope.lanes, scope.index_names, scope.names)
     counts = [bracketed(count_of(outer, axis, axis.index in firsts_of(kernel))) for axis in kernel.grid]
-    lines: Lines = [
-        Line("pid = tile", "pid")
-        if isinstance(x, Line) and x.target == "pid" and "program_id" in x.text
-        else x
-        for x in scope.lines
-    ]
-    head = f"for tile in range(tl.program_id(0), {' * '.join(counts)}, tl.num_programs(0)):"
+    total = " * ".join(counts)
+    own: Lines = [Line("pid = tile", "pid")]
+    if longest_last(kernel.body):
+        own = [*snaked(total)]
+    lines: Lines = []
+    for x in scope.lines:
+        start = isinstance(x, Line) and x.target == "pid" and "program_id" in x.text
+        lines += own if start else [x]
+    head = f"for tile in range(tl.program_id(0), {total}, tl.num_programs(0)):"
     carried = tuple(line.target for line in first if isinstance(line, Line))
     return _rendered([*first, *outer.lines, Nested(head, lines, carried), *last])
 
 
 def _barriers(ring: Ring) -> list[str]:
-    return [f"{ring.name}_full"] + ([] if ring.once else [f"{ring.name}_free"])
+    return [f"{ring.name}_full", f"{ring.name}_free"]
 
 
 def _function(name: str, given: Sequence[str], constant: Sequence[str], body: Sequence[str]) -> list[str]:
@@ -176,12 +183,12 @@ def _main(name: str, groups: Groups, rings: Sequence[Ring], rows: Rows, given: S
     lines: list[str] = []
     inits: list[str] = []
     for ring in rings:
-        turns = "1" if ring.once else DEPTH
-        count = turns if ring.shared else (str(groups.count) if ring.once else f"{groups.count} * {DEPTH}")
+        turns = ring.turns
+        count = turns if ring.shared else f"{groups.count} * {turns}"
         shape = ", ".join(map(str, ring.block))
         room = f"{TYPES[ring.dtype]}, [{count}, {shape}], {ring.descriptor}.layout"
         lines.append(f"    {ring.name} = gl.allocate_shared_memory({room})")
-        for barrier, arrivals in zip(_barriers(ring), (1, groups.count), strict=False):
+        for barrier, arrivals in zip(_barriers(ring), (1, groups.count), strict=True):
             layout = "mbarrier.MBarrierLayout()"
             lines.append(f"    {barrier} = gl.allocate_shared_memory(gl.int64, [{turns}, 1], {layout})")
             inits.append(f"    for slot in gl.static_range({turns}):")
@@ -228,25 +235,23 @@ class _Copying:
         at = name if tile == 1 else inner.names.take(f"{name}0")
         inner.enter({index: Span(tile, at, stop, full)})
         self.write(inner, statement.body)
-        counters = tuple(f"{r.name}_at" for r in self.copies.rings.values() if not r.once)
+        counters = tuple(f"{r.name}_at" for r in self.copies.rings.values())
         step = f", {tile}" if tile > 1 else ""
         if any(isinstance(line, Nested) or not line.target for line in inner.lines):
             scope.lines.append(Nested(f"for {at} in range({start}, {stop}{step}):", inner.lines, counters))
 
     def copy(self, scope: Scope, statement: Load, ring: Ring) -> None:
         box: list[Index] = [i for i in (term.variable for term in statement.terms) if i is not None]
-        slot, full = "0", f"{ring.name}_full"
-        if not ring.once:
-            slot, phase = f"{ring.name}_slot", f"{ring.name}_phase"
-            scope.lines.append(Line(f"{slot} = {ring.name}_at % {DEPTH}", slot))
-            scope.lines.append(Line(f"{phase} = {ring.name}_at // {DEPTH} & 1", phase))
-            scope.lines.append(Line(f"{ring.name}_at += 1"))
-            scope.lines.append(Line(f"mbarrier.wait({ring.name}_free.index({slot}), {phase} ^ 1)"))
+        slot, phase, full = f"{ring.name}_slot", f"{ring.name}_phase", f"{ring.name}_full"
+        scope.lines.append(Line(f"{slot} = {ring.name}_at % {ring.turns}", slot))
+        scope.lines.append(Line(f"{phase} = {ring.name}_at // {ring.turns} & 1", phase))
+        scope.lines.append(Line(f"{ring.name}_at += 1"))
+        scope.lines.append(Line(f"mbarrier.wait({ring.name}_free.index({slot}), {phase} ^ 1)"))
         count = 1 if ring.shared else self.groups.count
         total = ring.bytes(self.groups.count)
         scope.lines.append(Line(f"mbarrier.expect({full}.index({slot}), {total})"))
         for number in range(count):
             starts = ", ".join(starts_of(scope, box, self.groups, str(number)))
-            place = slot if ring.shared else str(number) if ring.once else f"{slot} * {count} + {number}"
+            place = slot if ring.shared else f"{slot} * {count} + {number}"
             call = f"copy_in({ring.descriptor}, [{starts}], {full}.index({slot}), {ring.name}.index({place}))"
             scope.lines.append(Line(call))

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cleave.codegen.gluon_loops import write_loop
-from cleave.codegen.gluon_plan import Copies, Groups, Ring, RowScope, split_box, starts_of
-from cleave.codegen.gluon_text import DEPTH
+from cleave.codegen.gluon_plan import FLUSHING, Copies, Groups, Ring, RowScope, split_box, starts_of
+from cleave.codegen.gluon_text import LEAN_OF
 from cleave.codegen.triton_body import Body, fused_dots
 from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
 from cleave.codegen.triton_memory import load
@@ -20,6 +20,7 @@ from cleave.codegen.triton_text import Line, Nested
 from cleave.codegen.triton_tiles import Roles, Tile, roles_of, uses_of
 from cleave.errors import Infeasible
 from cleave.ir.dims import Index
+from cleave.knobs import knobs
 from cleave.schedule.machine import width
 from cleave.schedule.tiles import (
     Carry,
@@ -68,7 +69,8 @@ class Rows(Body):
         self.depth = 0
         self.products: dict[str, int] = {}
         self.turns = False
-        self.persistent = False
+        self.last: dict[str, str] = {}
+        """Of tiles that come once for each tile of the grid: the lines that free them."""
 
     # ------------------------------------------------------------ values
 
@@ -77,7 +79,8 @@ class Rows(Body):
         counts = uses_of(body)
         fused = fused_dots(body)
         waiting: dict[str, ContractTile] = {}
-        for statement in body:
+        ends = {name: n for n, s in enumerate(body) for name in uses_of([s])}
+        for place, statement in enumerate(body):
             match statement:
                 case Loop():
                     self.loop(scope, statement)
@@ -94,9 +97,17 @@ class Rows(Body):
                     name = next(a for a in args if a in waiting)
                     other = args[0] if args[1] == name else args[1]
                     self.read(scope, other)
-                    scope.values[out] = self.contract(scope, waiting[name], out, scope.value(other))
+                    scope.values[out] = self.contract(scope, waiting.pop(name), out, scope.value(other))
                 case _:
                     scope.values[statement.out] = self.tile(scope, statement)
+            if self.depth == 0 and not waiting:
+                self.release(scope, [name for name in self.last if ends[name] <= place])
+
+    def release(self, scope: Scope, names: Sequence[str]) -> None:
+        """Free tiles that came once for this tile of the grid."""
+        for name in names:
+            scope.lines.append(Line("fence_async_shared()"))
+            scope.lines.append(Line(self.last.pop(name)))
 
     def fetch(self, scope: RowScope, statement: Load, uses: int) -> None:
         """A load: from the ring that the copying warp fills, or by the group itself."""
@@ -104,14 +115,15 @@ class Rows(Body):
         if ring is None:
             scope.values[statement.out] = load(scope, statement)
             return
-        slot, phase = ("0", "0") if ring.once else (f"{ring.name}_slot", f"{ring.name}_phase")
-        if not ring.once:
-            scope.lines.append(Line(f"{slot} = {ring.name}_at % {DEPTH}", slot))
-            scope.lines.append(Line(f"{phase} = {ring.name}_at // {DEPTH} & 1", phase))
-            scope.lines.append(Line(f"{ring.name}_at += 1"))
+        slot, phase = f"{ring.name}_slot", f"{ring.name}_phase"
+        scope.lines.append(Line(f"{slot} = {ring.name}_at % {ring.turns}", slot))
+        scope.lines.append(Line(f"{phase} = {ring.name}_at // {ring.turns} & 1", phase))
+        scope.lines.append(Line(f"{ring.name}_at += 1"))
         self.hold(scope, statement, ring, slot, phase, uses)
         if ring.once:
             self.await_tile(scope, statement.out)
+            held = self.held[statement.out]
+            self.last[statement.out], held.free = held.free, ""
 
     def hold(self, scope: RowScope, statement: Load, ring: Ring, slot: str, phase: str, uses: int) -> None:
         """A tile that a ring's slot holds, or will hold."""
@@ -123,7 +135,7 @@ class Rows(Body):
         zero = frozenset(i for i, span, size in ends if span.full or span.limit == size)
         tile = Tile("", tensor.dtype, statement.axes, lanes, made, zero)
         wait = f"mbarrier.wait({ring.name}_full.index({slot}), {phase})"
-        free = "" if ring.once else f"mbarrier.arrive({ring.name}_free.index({slot}), count=1)"
+        free = f"mbarrier.arrive({ring.name}_free.index({slot}), count=1)"
         self.held[statement.out] = Held(
             ring.buffer(slot, self.groups.count),
             ring.order,
@@ -180,6 +192,18 @@ class Rows(Body):
             case _:
                 pass
         return super().tile(scope, statement)  # pyright: ignore[reportArgumentType]
+
+    def compute(self, scope: Scope, statement: Compute) -> Tile:
+        name, dtype = LEAN_OF.get(statement.fn), statement.dtype
+        arg = scope.value(statement.args[0])
+        single = dtype == "f32" or dtype in HALVES
+        few = self.groups.count <= FLUSHING or statement.fn == "tanh"
+        if name is None or not (single and few and arg.lanes) or knobs().numerics == "strict":
+            return super().compute(scope, statement)
+        text = f"{name}({convert(arg, arg.text, 'f32')})"
+        if dtype != "f32":
+            text += f".to({TYPES[dtype]})"
+        return self.made(scope, statement.out, text, dtype, statement.axes, arg.lanes)
 
     def reduce(self, scope: Scope, statement: ReduceTile) -> Tile:
         if self.groups.rows in scope.lanes.over(statement.over, scope.tiles):
@@ -340,7 +364,7 @@ class Rows(Body):
 
     def counters(self) -> tuple[str, ...]:
         own = ["turn_at"] if self.turns else []
-        return (*own, *(f"{ring.name}_at" for ring in self.copies.rings.values() if not ring.once))
+        return (*own, *(f"{ring.name}_at" for ring in self.copies.rings.values()))
 
     def take_turn(self, scope: Scope) -> None:
         """Wait until the group before has started its products, so that groups do not start them together and
@@ -429,8 +453,7 @@ class Rows(Body):
         )
         matrix = where if block == shape else f"{where}.reshape([{shape[0]}, {shape[1]}])"
         starts = ", ".join(starts_of(scope, box, self.groups, "group"))
-        if self.persistent:
-            scope.lines.append(Line("tma.store_wait(0)  # of the tile before"))
+        scope.lines.append(Line("tma.store_wait(0)  # of the tile before"))
         scope.lines.append(Line(f"{matrix}.store({convert(tile, tile.text, tensor.dtype)})"))
         scope.lines.append(Line("fence_async_shared()"))
         scope.lines.append(Line(f"copy_out({descriptor}, [{starts}], {where})"))

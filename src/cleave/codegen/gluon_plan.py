@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from cleave.codegen.gluon_text import DEPTH, ONCE
 from cleave.codegen.triton_memory import box_of
 from cleave.codegen.triton_scope import Scope, bracketed, is_number
 from cleave.codegen.triton_text import Names
@@ -32,6 +33,9 @@ SHARED_ROOM = 227 * 1024
 BARRIER_ROOM = 1024
 REGISTERS = {2: (240, 24), 3: (160, 24)}
 """Registers per thread of computing and copying warps, by the number of warp groups."""
+FLUSHING = 2
+"""The most groups whose registers have room for flushed exponentials and for going on to a next tile: with
+three, loops spill (a compiler sees through its own exponential, but not through an instruction)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,8 @@ def plan_groups(kernel: Kernel, lanes: Lanes) -> Groups:
 class Ring:
     """Buffers of shared memory that tiles of one tensor are copied into in turn. `block` is the box that one
     copy fills, `order` its lanes as they lie in memory, `shape` the lengths of these lanes, and `shared`
-    whether all groups read it (else each has a box of its own). A tile copied outside loops has one buffer
-    and no counter (`once`)."""
+    whether all groups read it (else each has a box of its own). A tile copied outside loops comes `once` for
+    each tile of the grid."""
 
     name: str
     tensor: str
@@ -86,11 +90,14 @@ class Ring:
         """Bytes of one turn."""
         return prod(self.block) * width(self.dtype) * (1 if self.shared else groups)
 
+    @property
+    def turns(self) -> str:
+        """How many tiles it holds."""
+        return ONCE if self.once else DEPTH
+
     def buffer(self, slot: str, groups: int) -> str:
         """A group's matrix in a slot."""
-        place = slot
-        if not self.shared:
-            place = "group" if slot == "0" else f"{slot} * {groups} + group"
+        place = slot if self.shared else f"{slot} * {groups} + group"
         text = f"{self.name}.index({place})"
         return text if self.block == self.shape else f"{text}.reshape([{self.shape[0]}, {self.shape[1]}])"
 
@@ -230,12 +237,15 @@ class RowScope(Scope):
         return f"gl.where({zeros}, {wide}, {wide})"
 
 
-def depth_of(rings: Sequence[Ring], scratch: int, groups: Groups, stages: int) -> int:
-    """How many turns the rings take in shared memory beside what is there once."""
-    once = sum(ring.bytes(groups.count) for ring in rings if ring.once) + scratch + BARRIER_ROOM
+def depths_of(rings: Sequence[Ring], scratch: int, groups: Groups, stages: int) -> tuple[int, int]:
+    """How many turns the rings take in shared memory beside what is there once, and how many those of tiles
+    that come once for each tile of the grid: two where this takes nothing from the others."""
+    once = sum(ring.bytes(groups.count) for ring in rings if ring.once)
     each = sum(ring.bytes(groups.count) for ring in rings if not ring.once)
-    depth = (SHARED_ROOM - once) // each if each else stages
+    room = SHARED_ROOM - scratch - BARRIER_ROOM
+    depth = (room - once) // each if each else stages
     depth = min(depth, max(stages, 2))
     if depth < 2:
-        raise Infeasible(f"tiles of {once} bytes and twice {each} do not fit {SHARED_ROOM} of shared memory")
-    return depth
+        taken = once + scratch
+        raise Infeasible(f"tiles of {taken} bytes and twice {each} do not fit {SHARED_ROOM} of shared memory")
+    return depth, 2 if 2 * once + depth * each <= room else 1

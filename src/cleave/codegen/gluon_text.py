@@ -37,6 +37,46 @@ _LAYOUT = re.compile(r"\b(MMA|ROWS|COLUMNS|LEFT)_(\d+)\b")
 _SHARED = re.compile(r"\bSHARED_(\d+)_(\d+)_(float16|bfloat16|float32)\b")
 _WORD = re.compile(r"(?<![\w.])(" + "|".join(HELPERS) + r")(?=\()|(?<=, )(larger|smaller|times)(?=\))")
 
+ONCE = "@1@"
+"""The same for tiles that come once for each tile of the grid."""
+
+LEAN = {
+    "exp2_flushed": """
+@gluon.jit
+def exp2_flushed(x):
+    # One instruction: results below 2^-126 are 0.
+    return gl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+""",
+    "exp_flushed": """
+@gluon.jit
+def exp_flushed(x):
+    return exp2_flushed(x * 1.4426950408889634)
+""",
+    "tanh_flushed": """
+@gluon.jit
+def tanh_flushed(x):
+    # Cephes, as `tanh_single`, in fused steps and with the machine's own reciprocal: no division, no branch.
+    size = gl.abs(x)
+    z = x * x
+    near = gl.fma(z, -5.70498872745e-3, 2.06390887954e-2)
+    near = gl.fma(near, z, -5.37397155531e-2)
+    near = gl.fma(near, z, 1.33314422036e-1)
+    near = gl.fma(near, z, -3.33332819422e-1)
+    near = gl.fma(near * z, x, x)
+    above = exp2_flushed(size * 2.8853900817779268) + 1.0
+    part = gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [above], dtype=gl.float32, is_pure=True, pack=1
+    )
+    far = gl.fma(part, -2.0, 1.0)
+    return gl.where(size < 0.625, near, gl.where(x < 0, far * -1.0, far))
+""",
+}
+"""Functions of float32 in few instructions, in the order in which a module lists them; each may call those
+before it. Within 5 units in the last place, where results are not below the smallest normal number."""
+LEAN_OF = {"exp2": "exp2_flushed", "exp": "exp_flushed", "tanh": "tanh_flushed"}
+
 CLEAR_ROWS = """
 @gluon.jit
 def clear_rows(tile, count, rows: gl.constexpr, per_row: gl.constexpr):
@@ -61,6 +101,9 @@ def helpers_for(texts: Iterable[str]) -> list[str]:
     """The device functions that some texts call, in the order of `HELPERS`."""
     text = "\n".join(texts)
     found = [translated_helper(name) for name in HELPERS if f"{name}_in_group" in text]
+    lean = {name for name in LEAN if f"{name}(" in text}
+    lean |= {"exp2_flushed"} if lean else set()
+    found += [body for name, body in LEAN.items() if name in lean]
     return [*found, CLEAR_ROWS] if "clear_rows(" in text else found
 
 

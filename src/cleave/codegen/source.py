@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cleave.ir.dims import Dim
 from cleave.schedule.tiles import GridAxis
 
-KINDS = ("pointer", "descriptor", "stride", "size", "chunk", "parts", "scalar", "threads")
+KINDS = ("pointer", "descriptor", "counter", "stride", "size", "chunk", "parts", "scalar", "threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Argument:
 
     - `pointer`: the address of element 0 of `tensor` (its storage offset included); `dtype` is its elements',
     - `descriptor`: a tensor descriptor of `tensor`, one axis per dim, for blocks of the extents `block`,
+    - `counter`: the address of numbers (i32) that are 0 before and after, for each stream its own,
     - `stride`: the stride, in elements, of the caller's axis number `axis` of `tensor` (i64),
     - `size`: the size of `dim` (i64),
     - `chunk`: the length of a part of `dim`, the split dim (i64),
@@ -44,8 +45,10 @@ class Entry:
     themselves. `warps` and `stages` are wishes for a GPU. `early`: the kernel may start while the one before
     it still runs, and waits by itself for what that one wrote. `groups`: warp groups that compute beside a
     warp that copies, of four warps each (written in Gluon), or 0. `persistent`: a block does one tile of the
-    grid after another, so that one block per core is enough. `beside`: how many further kernels of the tile
-    program, the next ones, run in the same launch (`codegen.together`)."""
+    grid after another, so that one block per core is enough; `uneven` are the axes whose later tiles take
+    longer (with many, blocks that start when another ends balance better). `beside`: how many further kernels
+    of the tile program, the next ones, run in the same launch (`codegen.together`). `merged`: the next
+    kernel's blocks run as ends of this one's (`codegen.triton_merge`)."""
 
     kernel: str
     function: str
@@ -56,7 +59,9 @@ class Entry:
     early: bool = False
     groups: int = 0
     persistent: bool = False
+    uneven: tuple[GridAxis, ...] = ()
     beside: int = 0
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

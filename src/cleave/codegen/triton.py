@@ -8,7 +8,8 @@ last element lies 2^31 or more behind its first. The same tile program gives the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from cleave.codegen.gluon import emit_kernel
 from cleave.codegen.gluon_text import IMPORTS, helpers_for, layouts_for
@@ -18,12 +19,14 @@ from cleave.codegen.triton_grid import (
     comments_of,
     decode,
     index_names_of,
+    longest_last,
     signature,
     takes_index,
     typed_pid,
     typed_strides,
 )
 from cleave.codegen.triton_maps import HELPERS
+from cleave.codegen.triton_merge import close, joined, kept_of
 from cleave.codegen.triton_scope import Parameters, Scope
 from cleave.codegen.triton_text import Line, Names, prune, render, words_of
 from cleave.codegen.triton_tiles import plan_lanes
@@ -54,26 +57,28 @@ def emit(
     texts: list[str] = []
     entries: list[Entry] = []
     groups: list[str] = []
-    for number, kernel in enumerate(tp.kernels):
+    for number, (kernel, closing) in launches_of(tp, grouped and described):
         name = functions.take(kernel.name)
         if grouped and described and kernel.groups:
-            text, arguments, persistent = emit_kernel(tp, kernel, name)
+            text, arguments, goes_on = emit_kernel(tp, kernel, name)
             groups.append(text)
             texts.append(text)
             given = (kernel.name, name, arguments, kernel.grid, 4, kernel.stages)
-            entries.append(Entry(*given, groups=kernel.groups, persistent=persistent))
+            uneven = tuple(axis for axis in kernel.grid if axis.index in longest_last(kernel.body))
+            entries.append(Entry(*given, groups=kernel.groups, persistent=goes_on, uneven=uneven))
             continue
         early = overlapped and number > 0
         manner = _Manner(
             PRECISIONS[precision],
             described and kernel.descriptors,
             early,
-            overlapped and number + 1 < len(tp.kernels),
+            overlapped and number + 1 + (closing is not None) < len(tp.kernels),
         )
-        text, arguments = _function(tp, kernel, name, manner)
+        text, arguments = _function(tp, kernel, name, manner, closing)
         texts.append(text)
         warps = 1 << (kernel.warps.bit_length() - 1)  # three groups' twelve are no power of two
-        entries.append(Entry(kernel.name, name, arguments, kernel.grid, warps, kernel.stages, early))
+        entry = Entry(kernel.name, name, arguments, kernel.grid, warps, kernel.stages, early)
+        entries.append(replace(entry, merged=closing is not None))
     used = {
         word for text in texts if text not in groups for line in text.splitlines() for word in words_of(line)
     }
@@ -97,21 +102,37 @@ class _Manner:
     leads: bool
 
 
+def launches_of(tp: TileProgram, grouped: bool) -> Iterator[tuple[int, tuple[Kernel, Kernel | None]]]:
+    """The kernels that are launched, by their number, each with the one that is merged into it. Behind a
+    kernel with warp groups, where those are `grouped`, there is a launch for what is marked as merged."""
+    last = len(tp.kernels) - 1
+    merged = [k.merged and not (grouped and tp.kernels[n - 1].groups) for n, k in enumerate(tp.kernels)]
+    for number, kernel in enumerate(tp.kernels):
+        if not merged[number]:
+            follows = number < last and merged[number + 1]
+            yield number, (kernel, tp.kernels[number + 1] if follows else None)
+
+
 def _function(
-    tp: TileProgram, kernel: Kernel, name: str, manner: _Manner
+    tp: TileProgram, kernel: Kernel, name: str, manner: _Manner, closing: Kernel | None
 ) -> tuple[str, tuple[Argument, ...]]:
-    """The text of one kernel, and its parameters."""
+    """The text of one kernel with the one that is merged into it, and its parameters."""
     names = Names([*HELPERS, name])
     index_names = index_names_of(kernel, names)
+    own, kernel = kernel, joined(kernel, closing)
     params = Parameters(tp, kernel, names)
     params.described = manner.described
     scope = Scope(params, plan_lanes(kernel), index_names, names)
-    decode(scope, kernel)
+    decode(scope, kernel, kept_of(own, closing))
     if manner.leads:
         scope.lines.append(Line("tl.extra.cuda.gdc_launch_dependents()  # the next kernel waits by itself"))
     if manner.waits:
         scope.lines.append(Line("tl.extra.cuda.gdc_wait()  # for what the kernel before wrote"))
-    Body(manner.precision, kernel.stages - 1).write(scope, kernel.body)
+    if closing is None:
+        body = Body(manner.precision, kernel.stages - 1, threads=32 * kernel.warps)
+        body.write(scope, kernel.body)
+    else:
+        close(scope, own, closing, manner.precision)
     lines, _ = prune(scope.lines, set())
     body = render(lines)
     words = {word for line in body for word in words_of(line)}

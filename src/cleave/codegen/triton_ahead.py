@@ -40,29 +40,50 @@ def may_run_ahead(loop: Loop) -> bool:
     return steps and all(isinstance(s, PLAIN) for s in loop.body)
 
 
+def merges(loop: Loop) -> bool:
+    """Whether a loop merges the states of parts, one after the other."""
+    steps = loop.tile == 1 and bool(loop.updates) and isinstance(loop.index.dim, Parts)
+    return steps and all(isinstance(s, PLAIN) for s in loop.body)
+
+
 def run_ahead(
-    scope: Scope, body: Sequence[Line | Nested], counter: Counter, depth: int, written: frozenset[str]
+    scope: Scope,
+    body: Sequence[Line | Nested],
+    counter: Counter,
+    depth: int,
+    written: frozenset[str],
+    merging: bool = False,
 ) -> tuple[list[Line], list[Line | Nested], tuple[str, ...]]:
     """The loads of a loop's body `depth` steps ahead. `written` has the pointers that the kernel stores to.
-    Returns lines to go before the loop, the new body, and the names that it carries from step to step."""
+    Returns lines to go before the loop, the new body, and the names that it carries from step to step.
+    `merging`: as deep as wished, and beyond the last step nothing is read again, because there are few steps
+    and each reads much."""
     early = [line for line in body if isinstance(line, Line) and _is_early(line, body, counter, written)]
     if not early or depth < 1:
         return [], list(body), ()
-    depth = min(depth, MOST_AHEAD)
+    depth = depth if merging else min(depth, MOST_AHEAD)
     last = str(int(counter.stop) - 1) if is_number(counter.stop) else f"{counter.stop} - 1"
     ahead = scope.names.take(f"{counter.name}_ahead")
     before: list[Line] = []
-    top = [Line(f"{ahead} = tl.minimum({counter.name} + {depth}, {last})", ahead)]
+    then = f"{counter.name} + {depth}"
+    top = [Line(f"{ahead} = {then if merging else f'tl.minimum({then}, {last})'}", ahead)]
     carried: list[str] = []
     for line in early:
         name, text = line.target, line.text.split(" = ", 1)[1]
         queue = [scope.names.take(f"{name}_in_{n}") for n in range(depth)]
         for n, waiting in enumerate(queue):
             at = _position(counter, n, last)
-            before.append(Line(f"{waiting} = {_guarded(_moved(text, counter.name, at), counter)}", waiting))
+            early_text = _guarded(_moved(text, counter.name, at), counter)
+            if merging:
+                at = str(n) if counter.start == "0" else f"{counter.start} + {n}"
+                test = f"({at} < {counter.stop})"
+                early_text = _masked(_moved(text, counter.name, bracketed(at)), test)
+            before.append(Line(f"{waiting} = {early_text}", waiting))
         top.append(Line(f"{name} = {queue[0]}", name))
         top += [Line(f"{a} = {b}", a, kept=True) for a, b in itertools.pairwise(queue)]
-        top.append(Line(f"{queue[-1]} = {_moved(text, counter.name, ahead)}", queue[-1], kept=True))
+        moved = _moved(text, counter.name, ahead)
+        moved = _masked(moved, f"({ahead} < {counter.stop})") if merging else moved
+        top.append(Line(f"{queue[-1]} = {moved}", queue[-1], kept=True))
         carried += queue
     rest = [line for line in body if line not in early]
     return before, [*top, *rest], tuple(carried)
@@ -97,7 +118,12 @@ def _guarded(text: str, counter: Counter) -> str:
     """A load before the loop, which must read nothing where the loop has no step."""
     if is_number(counter.start) and is_number(counter.stop) and int(counter.start) < int(counter.stop):
         return text
-    test = f"({counter.stop} > {counter.start})"
+    return _masked(text, f"({counter.stop} > {counter.start})")
+
+
+def _masked(text: str, test: str) -> str:
+    """A load that reads nothing unless a test holds."""
     if "mask=" in text:
         return text.replace("mask=", f"mask={test} & ", 1)
-    return f"{text[:-1]}, mask={test}, other=0)"
+    call, cached, rest = text[:-1].partition(", cache_modifier")
+    return f"{call}, mask={test}, other=0{cached}{rest})"

@@ -8,8 +8,9 @@ accumulator. A contraction that no dot can do is a sum of a product.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
-from cleave.codegen.triton_ahead import Counter, may_run_ahead, run_ahead
+from cleave.codegen.triton_ahead import Counter, may_run_ahead, merges, run_ahead
 from cleave.codegen.triton_maps import (
     NARROW_LIMIT,
     NARROW_WEIGHT,
@@ -24,7 +25,7 @@ from cleave.codegen.triton_maps import (
 )
 from cleave.codegen.triton_memory import load, locate, store
 from cleave.codegen.triton_scope import Scope, is_number
-from cleave.codegen.triton_text import Line, Nested
+from cleave.codegen.triton_text import Line, Lines, Nested
 from cleave.codegen.triton_tiles import Roles, Span, Tile, power_of_two, roles_of, uses_of
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Extent, Index
@@ -42,14 +43,22 @@ from cleave.schedule.tiles import (
     Store,
 )
 
+MOST_PARTS, PARTS_REGISTERS = 8, 64
+"""Parts whose states are on their way at once, and registers of a thread that they may take."""
+
 
 class Body:
     """Writes the statements of one kernel. `precision` is Triton's `input_precision` for float32 dots; loads
-    of loops that carry state are `ahead` steps early."""
+    of loops that carry state are `ahead` steps early. What is the same for all tiles of an index that is
+    `shared` is stored by each of its blocks, and not by the first one alone. A block has `threads`."""
 
-    def __init__(self, precision: str, ahead: int = 0) -> None:
+    def __init__(
+        self, precision: str, ahead: int = 0, shared: frozenset[Index] = frozenset(), threads: int = 128
+    ) -> None:
         self.precision = precision
         self.ahead = ahead
+        self.shared = shared
+        self.threads = threads
 
     def write(self, scope: Scope, body: Sequence[Statement]) -> None:
         """Write statements in order."""
@@ -336,13 +345,28 @@ class Body:
         inner.lines += self.updates(inner, statement.updates)
         carried = tuple(scope.values[target].text for target, _ in statement.updates)
         lines = inner.lines
-        if self.ahead and may_run_ahead(statement):
+        if merges(statement):
+            before, lines, more = self.merged_ahead(inner, statement, lines, Counter(at, start, stop))
+            scope.lines += before
+            carried += more
+        elif self.ahead and may_run_ahead(statement):
             outputs = (t for t in scope.params.tensors.values() if t.role != "input")
             written = frozenset(scope.params.pointer(t.name) for t in outputs if t.role != "scalar")
             before, lines, more = run_ahead(inner, lines, Counter(at, start, stop), self.ahead, written)
             scope.lines += before
             carried += more
         scope.lines.append(Nested(head + how, lines, carried))
+
+    def merged_ahead(
+        self, inner: Scope, statement: Loop, lines: Lines, counter: Counter
+    ) -> tuple[list[Line], Lines, tuple[str, ...]]:
+        """The states of parts that are merged, loaded as many steps early as registers have room: they come
+        from the last cache, which takes longer to answer than a merge takes, and ask for little at once."""
+        loads = [s for s in statement.body if isinstance(s, Load)]
+        held = sum(prod(inner.lanes.shape(inner.values[s.out].lanes, inner.tiles)) for s in loads)
+        depth = min(MOST_PARTS, PARTS_REGISTERS * self.threads // max(1, held))
+        # A kernel does not load what it stores: nothing here is written meanwhile.
+        return run_ahead(inner, lines, counter, depth, frozenset(), merging=True)
 
     def updates(self, scope: Scope, updates: Sequence[tuple[str, str]]) -> list[Line]:
         """Assignments to accumulators, all at once."""
@@ -365,10 +389,11 @@ class Body:
 
     def store(self, scope: Scope, statement: Store) -> None:
         call = Line(store(scope, statement))
-        if not statement.first:
+        first = [index for index in statement.first if index not in self.shared]
+        if not first:
             scope.lines.append(call)
             return
-        tests = [f"{scope.spans[index].start} == 0" for index in statement.first]
+        tests = [f"{scope.spans[index].start} == 0" for index in first]
         test = tests[0] if len(tests) == 1 else " & ".join(f"({t})" for t in tests)
         scope.lines.append(Nested(f"if {test}:", [call]))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cleave.codegen.source import Argument
 from cleave.codegen.triton_maps import NARROW_LIMIT, TYPES
@@ -37,10 +37,11 @@ def index_names_of(kernel: Kernel, names: Names) -> dict[Index, str]:
 # ---------------------------------------------------------------- the grid
 
 
-def decode(scope: Scope, kernel: Kernel) -> None:
-    """Take the program's number apart, and bring the indices of the grid and whole ones into scope."""
+def decode(scope: Scope, kernel: Kernel, kept: frozenset[Index] | None = None) -> None:
+    """Take the program's number apart, and bring the indices of the grid and whole ones into scope. `kept`
+    are the grid's indices that have a block even if they are empty."""
     starts: dict[Index, str] = {}
-    kept, heavy = firsts_of(kernel), longest_last(kernel.body)
+    kept, heavy = firsts_of(kernel) if kept is None else kept, longest_last(kernel.body)
     scope.lines.append(Line("pid = tl.program_id(0)", "pid"))
     counts = {axis: count_of(scope, axis, axis.index in kept) for axis in kernel.grid}
     if kernel.group > 1:
@@ -63,6 +64,11 @@ def decode(scope: Scope, kernel: Kernel) -> None:
         starts[axis.index] = start
         if axis is not kernel.grid[0] and not (kernel.group > 1 and axis in kernel.grid[-2:]):
             scope.lines.append(Line(f"pid = pid // {bracketed(count)}", "pid"))
+    enter(scope, kernel, starts, kept)
+
+
+def enter(scope: Scope, kernel: Kernel, starts: Mapping[Index, str], kept: frozenset[Index]) -> None:
+    """Bring the grid's indices, whose tiles start where `starts` says, and whole ones into scope."""
     spans: dict[Index, Span] = {}
     for axis in kernel.grid:
         size = scope.params.size(axis.index.dim)
@@ -96,6 +102,18 @@ def longest_last(body: Sequence[Statement]) -> frozenset[Index]:
             visit(statement.stop)
             found |= longest_last(statement.body)
     return frozenset(found)
+
+
+def snaked(total: str) -> list[Line]:
+    """The number of the tile that a block does instead of `tile`, where it does one after another and these
+    run unequally long: every other round of the blocks goes backwards, so that whoever had a long one gets a
+    short one next."""
+    texts = [
+        ("first", "tile - tl.program_id(0)"),
+        ("place", f"tl.minimum({total} - first, tl.num_programs(0)) - 1 - 2 * (tile - first)"),
+        ("pid", "tile + (first // tl.num_programs(0) & 1) * place  # every other round backwards"),
+    ]
+    return [Line(f"{name} = {text}", name) for name, text in texts]
 
 
 def count_of(scope: Scope, axis: GridAxis, kept: bool) -> str:

@@ -98,10 +98,10 @@ def tanh_single(x):
     # Cephes: an odd polynomial near 0, 1 - 2 / (exp(2x) + 1) elsewhere.
     size = tl.abs(x)
     z = x * x
-    small = -5.70498872745e-3 * z + 2.06390887954e-2
-    small = small * z - 5.37397155531e-2
-    small = small * z + 1.33314422036e-1
-    small = (small * z - 3.33332819422e-1) * z * x + x
+    small = tl.fma(z, -5.70498872745e-3, 2.06390887954e-2)
+    small = tl.fma(small, z, -5.37397155531e-2)
+    small = tl.fma(small, z, 1.33314422036e-1)
+    small = tl.fma(tl.fma(small, z, -3.33332819422e-1) * z, x, x)
     large = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
     return tl.where(size < 0.625, small, tl.where(x < 0, large * -1.0, large))
 """,

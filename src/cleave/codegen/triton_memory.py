@@ -205,7 +205,8 @@ def load(scope: Scope, statement: Load) -> Tile:
         kind = "tl.cast({}, {})" if tensor.dtype != "bool" else "{} != 0"
         text = kind.format(scope.params.scalar(tensor.name), TYPES[statement.dtype])
         return Tile(scope.line(statement.out, text), statement.dtype, statement.axes)
-    if scope.params.described:
+    fresh = statement.tensor in scope.params.fresh
+    if scope.params.described and not fresh:
         tile = described(scope, statement, tensor)
         if tile is not None:
             return tile
@@ -214,6 +215,8 @@ def load(scope: Scope, statement: Load) -> Tile:
     if place.masks:
         other = number(statement.other, statement.dtype)
         text += f", mask={' & '.join(place.masks)}, other={other}"
+    if fresh:
+        text += ', cache_modifier=".cg"'
     made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in place.lanes)
     zero = frozenset(place.indices) if statement.other == 0 else frozenset[Index]()
     name = scope.line(statement.out, f"tl.load({text})")

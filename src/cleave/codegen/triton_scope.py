@@ -31,7 +31,8 @@ from cleave.schedule.tiles import (
 
 class Parameters:
     """The parameters of one kernel, by what they stand for. `described`: loads of whole tiles go through
-    tensor descriptors where they can."""
+    tensor descriptors where they can. What other blocks of the same launch store to `fresh` tensors is read
+    past the first cache, which does not see it."""
 
     def __init__(self, tp: TileProgram, kernel: Kernel, names: Names) -> None:
         self.sizes: Mapping[Atom, int | Extent] = dict(tp.sizes)
@@ -40,6 +41,7 @@ class Parameters:
         self._names = names
         self._of: dict[tuple[str, str, int, Dim | None, tuple[int, ...]], str] = {}
         self.described = False
+        self.fresh: frozenset[str] = frozenset()
         for tensor in kernel.tensors:
             if tensor.role == "scalar":
                 self._add(Argument("scalar", tensor.name, tensor.name, dtype=tensor.dtype))
@@ -65,6 +67,10 @@ class Parameters:
         """The descriptor of a tensor for blocks of some extents, one per dim."""
         own = self.tensors[tensor]
         return self._add(Argument("descriptor", f"{tensor}_tiles", tensor, dtype=own.dtype, block=block))
+
+    def counter(self) -> str:
+        """The numbers on which blocks count."""
+        return self._add(Argument("counter", "counts_ptr", dtype="i32"))
 
     def scalar(self, tensor: str) -> str:
         return self._of["scalar", tensor, 0, None, ()]

@@ -3,15 +3,15 @@
 A `Launcher` builds a tile program once and is then called with tensors and numbers in the program's input
 order. Everything that follows from dtypes, shapes and strides (checks, sizes, part counts, shapes of outputs,
 sizes and strides as arguments) is worked out once per combination of them and kept; a later call allocates
-its outputs and calls the kernels. Outputs are fresh and contiguous in the caller's layout.
+its outputs and calls the kernels. Outputs are fresh and contiguous in the caller's layout. Kernels run on
+`torch.get_num_threads()` threads, those with little to do on the calling one alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,9 +20,11 @@ from cleave.codegen.source import Argument, Entry
 from cleave.codegen.together import together
 from cleave.errors import Bug, Invalid
 from cleave.ir.dims import Dim, Parts, size_of
-from cleave.runtime.build import Function, build
-from cleave.runtime.caller import Call, caller_maker
+from cleave.runtime.build import Function, build, passed
+from cleave.runtime.caller import Call, Maker
 from cleave.runtime.machines import machine_of
+from cleave.schedule.cost import kernel_cost
+from cleave.schedule.machine import width
 from cleave.schedule.select import choose_parts
 from cleave.schedule.shapes import infer_sizes, parts_of
 from cleave.schedule.tiles import Tensor, TileProgram
@@ -35,6 +37,10 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 KEPT_SIGNATURES = 4096
+LITTLE = 12e-6
+"""Seconds of one thread: what others take to wake up is not worth less work."""
+MUCH = 2 << 20
+"""Bytes of inputs and outputs that are no little work by themselves, without a closer look."""
 
 Value = torch.Tensor | float
 Choose = Callable[[TileProgram, Mapping[Dim, int]], Mapping[Dim, int]]
@@ -68,6 +74,7 @@ class Bound:
     outputs: tuple[Shape, ...]
     workspaces: tuple[Shape, ...]
     steps: tuple[Step, ...]
+    alone: tuple[bool, ...]
     negated: bool
     call: Call
 
@@ -95,7 +102,7 @@ class Launcher:
         self._bound: dict[tuple[object, ...], Bound] = {}
         self._tensors = (*tiles.inputs, *tiles.outputs, *tiles.workspaces)
         self._places = {tensor.name: place for place, tensor in enumerate(self._tensors)}
-        self._maker: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Call] | None = None
+        self._maker: Maker | None = None
 
     def __call__(self, *args: Value) -> tuple[torch.Tensor, ...]:
         """Run the program; returns its outputs. `Invalid` names the argument that does not fit, with the
@@ -193,20 +200,33 @@ class Launcher:
         workspaces = tuple(_shape(t, sizes) for t in self.tiles.workspaces)
         negated = any(a.is_neg() for a in args if isinstance(a, torch.Tensor))
         functions = [step.function for step in steps]
-        fresh = [(o.shape, o.strides, o.dtype) for o in (*outputs, *workspaces)]
-        call = self._calling(steps)(functions, fresh, [step.arguments for step in steps])
-        return Bound(sizes, outputs, workspaces, steps, negated, call)
+        fresh = [(o.shape, o.strides, o.dtype) for o in outputs]
+        spaces = [math.prod(w.shape) * w.dtype.itemsize for w in workspaces]
+        alone = self._alone(sizes, chosen)
+        call = self._calling(steps)(functions, fresh, spaces, [step.arguments for step in steps], alone)
+        return Bound(sizes, outputs, workspaces, steps, alone, negated, call)
 
-    def _calling(
-        self, steps: Sequence[Step]
-    ) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Call]:
+    def _calling(self, steps: Sequence[Step]) -> Maker:
         """Makes calls; the same for all signatures."""
         if self._maker is None:
             tensors = [t.role != "scalar" for t in self._tensors]
             kernels = [(len(step.arguments), step.holes) for step in steps]
             count = len(self.tiles.inputs), len(self.tiles.outputs)
-            self._maker = caller_maker(self.tiles.name, tensors, *count, kernels)
+            ready = [[passed(a) for a in entry.arguments] for entry in self.source.entries]
+            kinds = passed(Argument("pointer", "")), passed(Argument("threads", "threads"))
+            self._maker = Maker(self.tiles.name, tensors, *count, kernels, ready, *kinds)
         return self._maker
+
+    def _alone(self, sizes: Mapping[Dim, int], parts: Mapping[Dim, int]) -> tuple[bool, ...]:
+        """Which kernels have so little to do that the calling thread does it before another one is awake."""
+        kernels, count = self.tiles.kernels, len(self.source.entries)
+        if sum(_bytes(t, sizes) for t in (*self.tiles.inputs, *self.tiles.outputs)) > MUCH:
+            return (False,) * count
+        machine = replace(machine_of("cpu"), cores=1, launch=0.0)
+        seconds = [kernel_cost(k, sizes, machine, parts).seconds for k in kernels]
+        if count != len(kernels):  # what runs side by side is one function
+            seconds = [sum(seconds)] * count
+        return tuple(s < LITTLE for s in seconds)
 
     def _parts(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
         if self.choose is not None:
@@ -228,7 +248,7 @@ class Launcher:
                 arguments.append(0)
             else:
                 arguments.append(_number(argument, sizes, lengths, strides))
-        return Step(self._library.functions[entry.function], tuple(arguments), tuple(holes))
+        return Step(self._library.bare[entry.function], tuple(arguments), tuple(holes))
 
 
 def _number(
@@ -252,6 +272,10 @@ def _number(
             return sizes[Parts(argument.dim)]
         case _:
             raise Bug(f"an argument of kind {argument.kind}")
+
+
+def _bytes(tensor: Tensor, sizes: Mapping[Dim, int]) -> int:
+    return math.prod(size_of(dim, sizes) for group in tensor.layout for dim in group) * width(tensor.dtype)
 
 
 def _shape(tensor: Tensor, sizes: Mapping[Dim, int]) -> Shape:

@@ -185,6 +185,8 @@ def _signature(function: Any, entry: Entry) -> tuple[dict[str, str], dict[Any, A
         typed = function.params[place].annotation_type
         if argument.kind == "pointer":
             signature[name] = "*" + _POINTERS[argument.dtype]
+        elif argument.kind == "counter":
+            signature[name] = "*i32"
         elif argument.kind == "descriptor":
             layout = f",{shared_layout(argument)}" if entry.groups else ""
             # As Triton writes it for a call: what is compiled here is then found there.

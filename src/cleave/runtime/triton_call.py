@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from cleave.runtime.caller import deterministic
+from cleave.runtime.counters import Counters
 from cleave.runtime.descriptors import Described
 
 Call = Callable[..., tuple[torch.Tensor, ...]]
@@ -93,13 +94,15 @@ def encoded(form: Described, meta: Any, address: int) -> list[Any]:
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel of a call: how it is started, on how many blocks, its arguments with holes, which value (by
-    its place among inputs, outputs and workspaces) fills which hole, as it is or described."""
+    its place among inputs, outputs and workspaces) fills which hole, as it is or described, and which one
+    takes how many numbers to count on."""
 
     start: Start
     blocks: int
     template: Sequence[Any]
     holes: Sequence[tuple[int, int]]
     described: Sequence[tuple[int, int, Described]]
+    counter: tuple[int, int] | None = None
 
 
 def written(
@@ -124,6 +127,7 @@ def written(
         "filled": deterministic,
         "quick": quick_empty,
         "careful": careful_empty(device),
+        "counts": Counters.on(device).address,
     }
     exec(text, scope)
     call, single = scope["call"], scope.get("single")
@@ -153,6 +157,8 @@ def _text(
     for n, kernel in enumerate(kernels):
         scope[f"f{n}"] = kernel.start.launch
         arguments = [*_after(n, kernel, scope), *_arguments(n, kernel, tensors, scope)]
+        if kernel.counter is not None:
+            body.append(f"    c{n} = counts(stream, {kernel.counter[1]})")
         body.append(f"    f{n}({kernel.blocks}, 1, 1, stream, {', '.join(arguments)})")
     results = [f"t{inputs + n}" for n in range(outputs)]
     returned = f"    return ({' '.join(r + ',' for r in results)})"
@@ -180,7 +186,9 @@ def _arguments(n: int, kernel: Kernel, tensors: Sequence[bool], scope: dict[str,
     metas = iter(kernel.start.metas)
     found: list[str] = []
     for place, value in enumerate(kernel.template):
-        if place in where:
+        if kernel.counter is not None and place == kernel.counter[0]:
+            found.append(f"c{n}")
+        elif place in where:
             found.append(f"{'p' if tensors[where[place]] else 'n'}{where[place]}")
         elif place in described:
             own, form = described[place]

@@ -23,9 +23,10 @@ from cleave.codegen import triton as emitter
 from cleave.codegen.source import Argument, Entry, Source
 from cleave.codegen.together import together
 from cleave.codegen.triton_maps import NARROW_LIMIT
-from cleave.codegen.triton_tiles import firsts_of
+from cleave.codegen.triton_merge import kept_of
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.ir.dims import Dim, Parts, size_of
+from cleave.runtime.counters import counters_of
 from cleave.runtime.descriptors import ALIGNMENT, Described, allowed, axes_of
 from cleave.runtime.launch import DTYPES, KEPT_SIGNATURES, Choose, Launcher, Value
 from cleave.runtime.machines import machine_of
@@ -46,6 +47,7 @@ from cleave.runtime.triton_build import (
 from cleave.runtime.triton_call import Kernel as Started
 from cleave.runtime.triton_call import start_of, written
 from cleave.schedule.beside import independent
+from cleave.schedule.merging import joint_of
 from cleave.schedule.select import choose_parts
 from cleave.schedule.shapes import parts_of
 from cleave.schedule.tiles import Kernel, Loop, PartBound, Statement, Tensor, TileProgram
@@ -55,6 +57,9 @@ WIDE = NARROW_LIMIT
 FAR = 1 << 31
 """From this many elements between a tensor's first and last on, offsets are 64 bits wide."""
 MOST_BLOCKS = (1 << 31) - 1
+MOST_UNEVEN = 32
+"""Tiles of an axis, each longer than the one before, up to which a block per core balances as well as the GPU
+does with a block per tile, and a tile's loads start before the one before it has ended."""
 SHARED_LIMITS = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that a block may have, by capability."""
 
@@ -64,7 +69,8 @@ SHARED_LIMITS = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 1
 @dataclass(slots=True)
 class _Launch:
     """One kernel in one kind of call: its arguments with holes, which tensor or number (by its place among
-    inputs, outputs and workspaces) fills which hole, as it is or `described`."""
+    inputs, outputs and workspaces) fills which hole, as it is or `described`. `counter` is the place of the
+    numbers on which blocks count, and how many there are."""
 
     entry: Entry
     function: Any
@@ -72,14 +78,18 @@ class _Launch:
     template: list[Any]
     holes: list[tuple[int, int]]
     described: list[tuple[int, int, Described]]
+    counter: tuple[int, int] | None = None
 
-    def filled(self, values: Sequence[Value]) -> list[Any]:
+    def filled(self, values: Sequence[Value], device: torch.device) -> list[Any]:
         """The arguments with these inputs, outputs and workspaces."""
         arguments: list[Any] = self.template.copy()
         for place, value in self.holes:
             arguments[place] = values[value]
         for place, value, form in self.described:
             arguments[place] = form.of(values[value])
+        if self.counter is not None:
+            place, count = self.counter
+            arguments[place] = counters_of(device, count)
         return arguments
 
 
@@ -166,7 +176,9 @@ class TritonLauncher(Launcher):
             return [(x.entry.kernel, kernel) for x, kernel in zip(call.launches, kernels, strict=True)]
 
     def _compiled(self, launch: _Launch, values: Sequence[Value]) -> Any:
-        return compile_call(launch.function, launch.entry, launch.filled(values), launch.blocks)
+        return compile_call(
+            launch.function, launch.entry, launch.filled(values, torch.device("meta")), launch.blocks
+        )
 
     def __call__(self, *args: Value) -> tuple[torch.Tensor, ...]:
         if any(isinstance(a, torch.Tensor) and a.is_neg() for a in args):
@@ -211,14 +223,14 @@ class TritonLauncher(Launcher):
         fresh = (*call.outputs, *call.workspaces)
         made = [torch.empty_strided(n, s, dtype=d, device=device) for n, s, d in fresh]
         values = (*args, *made)
-        kernels = [self._started(launch, values) for launch in call.launches]
+        kernels = [self._started(launch, values, device) for launch in call.launches]
         if call.fast is None and not self.interpreted:
             call.fast = self._fast(call, kernels)
         return tuple(made[: len(call.outputs)])
 
-    def _started(self, launch: _Launch, values: Sequence[Value]) -> Any:
+    def _started(self, launch: _Launch, values: Sequence[Value], device: torch.device) -> Any:
         """Start a kernel; returns what Triton made of it."""
-        arguments = launch.filled(values)
+        arguments = launch.filled(values, device)
         if self.interpreted:
             return launch.function[(launch.blocks,)](*arguments)
         from triton.runtime.errors import OutOfResources
@@ -235,7 +247,8 @@ class TritonLauncher(Launcher):
             start = start_of(kernel, len(launch.described))
             if start is None:
                 return None
-            kernels.append(Started(start, launch.blocks, launch.template, launch.holes, launch.described))
+            own = (launch.template, launch.holes, launch.described, launch.counter)
+            kernels.append(Started(start, launch.blocks, *own))
         tensors = [
             t.role != "scalar" for t in (*self.tiles.inputs, *self.tiles.outputs, *self.tiles.workspaces)
         ]
@@ -267,16 +280,24 @@ class TritonLauncher(Launcher):
         launches: list[_Launch] = []
         rest = iter(tiles.kernels)
         for entry in source.entries:
-            blocks = sum(blocks_of(kernel, sizes) for kernel in islice(rest, 1 + entry.beside))
+            kernels = list(islice(rest, 1 + entry.beside))
+            closing = next(rest) if entry.merged else None
+            blocks = sum(blocks_of(kernel, sizes, closing) for kernel in kernels)
             if blocks > MOST_BLOCKS:
                 raise Unsupported(
                     f"kernel {entry.kernel} needs {blocks} blocks; a GPU starts {MOST_BLOCKS} at most",
                     where=f"program {tiles.name}",
                 )
             if blocks:
-                blocks = min(blocks, cores_of(devices[0].index or 0)) if entry.persistent else blocks
+                uneven = max((-(-size_of(a.index.dim, sizes) // a.tile) for a in entry.uneven), default=0)
+                if entry.persistent and uneven <= MOST_UNEVEN:
+                    blocks = min(blocks, cores_of(devices[0].index or 0))
                 function = getattr(module, entry.function)
-                launches.append(self._launch(entry, function, blocks, sizes, lengths, strides, wide))
+                launch = self._launch(entry, function, blocks, sizes, lengths, strides, wide)
+                if closing is not None:
+                    place = [a.kind for a in entry.arguments].index("counter")
+                    launch.counter = place, counts_of(kernels[0], closing, sizes)
+                launches.append(launch)
         outputs = [(shapes[t.name], strides[t.name], DTYPES[t.dtype]) for t in tiles.outputs]
         workspaces = [(shapes[t.name], strides[t.name], DTYPES[t.dtype]) for t in tiles.workspaces]
         device = devices[0] if devices else torch.empty(0, device=self.target).device
@@ -320,6 +341,8 @@ class TritonLauncher(Launcher):
             step = steps.get(dim, 1)
             least = -(-size_of(dim.of, sizes) // sizes[dim])
             lengths[dim] = max(1, -(-least // step)) * step
+            # No part starts beyond the end, which kernels rely on: whole tiles may leave some nothing.
+            sizes[dim] = max(1, -(-size_of(dim.of, sizes) // lengths[dim]))
         return lengths
 
     def _parts(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
@@ -352,6 +375,8 @@ class TritonLauncher(Launcher):
                     axes = axes_of(tensors[own], strides[argument.tensor], sizes)
                     layout = shared_layout(argument) if entry.groups else None
                     described.append((place, own, Described(argument, *axes, layout)))
+                case "counter":
+                    pass
                 case "stride":
                     value = strides[argument.tensor][argument.axis]
                 case _:
@@ -364,12 +389,18 @@ class TritonLauncher(Launcher):
         return _Launch(entry, function, blocks, template, holes, described)
 
 
-def blocks_of(kernel: Kernel, sizes: Mapping[Dim, int]) -> int:
-    """How many blocks a kernel has."""
-    kept = firsts_of(kernel)
+def blocks_of(kernel: Kernel, sizes: Mapping[Dim, int], closing: Kernel | None = None) -> int:
+    """How many blocks a kernel has, with what is merged into it."""
+    kept = kept_of(kernel, closing)
     return prod(
         max(-(-size_of(axis.index.dim, sizes) // axis.tile), int(axis.index in kept)) for axis in kernel.grid
     )
+
+
+def counts_of(kernel: Kernel, closing: Kernel, sizes: Mapping[Dim, int]) -> int:
+    """How many numbers the blocks of a kernel count on for the one that is merged into it."""
+    axes = (axis for axis, _ in joint_of(kernel, closing).pairs)
+    return prod(max(1, -(-size_of(axis.index.dim, sizes) // axis.tile)) for axis in axes)
 
 
 @functools.cache

@@ -6,18 +6,19 @@ All tilings of a form are costed together; kernels are written out only for the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from cleave.errors import Infeasible
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim, Parts, size_of
-from cleave.schedule.cost import Cost, costs
+from cleave.schedule.cost import Cost, costs, merged_cost
 from cleave.schedule.counting import column, statements
 from cleave.schedule.family import Families, Family
 from cleave.schedule.kernels import Built, build, forms, split, splittable
 from cleave.schedule.machine import Machine
-from cleave.schedule.space import limits_of, tilings
+from cleave.schedule.merging import mergeable
+from cleave.schedule.space import limits_of, merged_tiling, tilings
 from cleave.schedule.specs import Spec
 from cleave.schedule.tiles import Kernel, Loop, Tensor
 from cleave.schedule.tiling import Tiling
@@ -30,11 +31,12 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A kernel that is not written out, and what it costs."""
+    """A kernel that is not written out, and what it costs. `merged`: as the end of the one before."""
 
     family: Family
     tiling: Tiling
     cost: Cost
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,12 @@ class Choice:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels, written out."""
-        return tuple(draft.family.kernel(draft.tiling) for draft in self.drafts)
+        """The kernels, written out; what turns out not to be mergeable then keeps its launch."""
+        made: list[Kernel] = []
+        for draft in self.drafts:
+            kernel = draft.family.kernel(draft.tiling)
+            made.append(replace(kernel, merged=draft.merged and mergeable(made[-1], kernel)))
+        return tuple(made)
 
 
 def choices(
@@ -93,6 +99,7 @@ def _kept(ranked: Sequence[Choice], count: int) -> list[Choice]:
     for choice in ranked:
         first = choice.drafts[0]
         key = (len(choice.drafts), bool(choice.limits), first.family.loops, first.tiling.groups)
+        key = (*key, choice.drafts[-1].merged)
         firsts.setdefault(key, choice)
     kept: list[Choice] = []
     for choice in (ranked[0], *firsts.values(), *ranked):
@@ -178,7 +185,39 @@ def _split(
         limits = {**limits_of(tiling, part), **limits_of(end.tiling, merge)}
         seconds = draft.cost.seconds + end.cost.seconds
         found.append(Choice((draft, end), spaces, tuple(limits.items()), (over,), seconds))
+    if machine.kind == "cuda":
+        found += _merged(
+            part, merge, list(zip(drafts, every, strict=True)), over, spaces, sizes, machine, names
+        )
     return sorted(found, key=lambda c: c.cost)
+
+
+def _merged(
+    part: Built,
+    merge: Built,
+    drafts: Sequence[tuple[Draft, tuple[Tiling, int]]],
+    over: Dim,
+    spaces: tuple[Tensor, ...],
+    sizes: Mapping[Dim, int],
+    machine: Machine,
+    names: Sequence[str],
+) -> list[Choice]:
+    """The same in one launch: the last of a tile's parts merges them, in the tiles of the parts."""
+    pairs: list[tuple[Draft, Tiling, int]] = []
+    for draft, (tiling, count) in drafts:
+        end = merged_tiling(part, merge, tiling, sizes, machine)
+        if end is not None:
+            pairs.append((draft, end, count))
+    if not pairs:
+        return []
+    ends = _drafts(merge, [e for _, e, _ in pairs], [{over: c} for _, _, c in pairs], sizes, machine, names)
+    found: list[Choice] = []
+    for (draft, tiling, _), end in zip(pairs, ends, strict=True):
+        limits = {**limits_of(draft.tiling, part), **limits_of(tiling, merge)}
+        end = replace(end, merged=True, cost=merged_cost(draft.cost, end.cost, machine))
+        seconds = draft.cost.seconds + end.cost.seconds
+        found.append(Choice((draft, end), spaces, tuple(limits.items()), (over,), seconds))
+    return found
 
 
 # ---------------------------------------------------------------- parts

@@ -8,13 +8,14 @@ Numbers rank schedules.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from cleave.ir.dims import Dim, Parts, size_of
 from cleave.schedule.counting import SPECIAL, Count, Counts, Reals, Sheet, sheet_of, statements
+from cleave.schedule.groups import parks
 from cleave.schedule.machine import Machine, width
 from cleave.schedule.tiles import (
     Carry,
@@ -86,10 +87,22 @@ class Costs:
 
 def cost_of(tiles: TileProgram, sizes: Mapping[Dim, int], machine: Machine, parts: Mapping[Dim, int]) -> Cost:
     """The cost of a tile program at the given sizes and part counts."""
-    total = Cost(0.0, launches=0)
+    total = before = Cost(0.0, launches=0)
     for kernel in tiles.kernels:
-        total += kernel_cost(kernel, sizes, machine, parts)
+        own = kernel_cost(kernel, sizes, machine, parts)
+        if kernel.merged and machine.kind == "cuda":
+            own = merged_cost(before, own, machine)
+        total, before = total + own, own
     return total
+
+
+def merged_cost(before: Cost, cost: Cost, machine: Machine) -> Cost:
+    """The cost of a kernel that runs as the end of the one before: the count of its blocks instead of a
+    launch and a prologue, and one core at a time reads the states of a block. Where the one before leaves
+    cores idle, the next launch waits on those already, and nothing is spared."""
+    spared = machine.launch + machine.prologue - machine.merging if before.blocks >= machine.cores else 0.0
+    tail = cost.loaded / max(1, cost.blocks) * machine.cores / machine.near
+    return replace(cost, seconds=max(machine.merging, cost.seconds + tail - spared), launches=0)
 
 
 def kernel_cost(kernel: Kernel, sizes: Mapping[Dim, int], machine: Machine, parts: Mapping[Dim, int]) -> Cost:
@@ -114,6 +127,7 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     idle = np.ceil(waves) / waves
     stored, steps = count.total(count.stored), count.total(count.steps)
     memory, loaded = stored, np.zeros((1, 1))
+    resident, product = _resident(sheet, machine), _multiplies(kernel)
     for tensor in kernel.tensors:
         if tensor.name not in count.loaded:
             continue
@@ -122,13 +136,19 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
         once = np.minimum(asked, prod(sized) * width(tensor.dtype) * _copies(count, tensor.layout))
         turns = np.minimum(asked / once, np.maximum(1.0, waves / machine.reload_waves))
         again = np.where(once <= machine.near_bytes, 1.0, turns)
+        passes = count.passes[tensor.name]
+        if passes > 1 and machine.kind == "cuda":  # what blocks go over again must stay in the last cache
+            held = asked / passes / blocks * np.minimum(blocks, machine.cores * resident)
+            again = np.where(held > 0.6 * machine.near_bytes, np.maximum(again, passes), again)
+        if machine.kind == "cuda" and not product:
+            lost = machine.short_run * count.total(count.pieces[tensor.name]) / asked
+            again = again * (1 + np.minimum(0.5, lost))
         memory = memory + once * again
         loaded = loaded + asked
     loaded = loaded + stored
     busy = np.minimum(1.0, blocks / (machine.cores * 0.5))
-    resident = _resident(sheet, machine)
     moving = np.maximum(memory / machine.memory, loaded / machine.near) / busy
-    moving = np.maximum(moving, _waiting(count, steps, memory, loaded, resident, machine))
+    moving = np.maximum(moving, _waiting(count, steps, memory, loaded, resident, machine, product))
     rate = machine.rate(_operand_dtype(kernel))
     specials, vectors = count.total(count.specials), count.total(count.vectors)
     ahead = (sheet.stages - 1) * resident
@@ -150,10 +170,17 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     working = ((1 - alone) * dearest + alone * (compute[0] + compute[1] + compute[2])) * idle
     working = np.where(groups, _shared(compute, count, machine) * idle, working)
     waited = steps * machine.step + count.total(count.staged) * machine.staged_step
-    serial = waited / blocks * np.ceil(waves / resident)
-    prologue = machine.prologue * np.ceil(waves / resident) * np.where(groups, machine.grouped_prologue, 1.0)
+    waited = waited + count.total(count.meetings) * machine.meeting
+    rounds = np.ceil(waves / resident)
+    serial = waited / blocks * rounds
     longest = np.maximum(np.maximum(moving, working), serial)
+    prologue = machine.prologue * rounds * np.where(groups, machine.grouped_prologue, 1.0)
+    if machine.kind == "cuda" and not product:
+        # One block's loads are under way while another computes: only the first wait is seen.
+        prologue = machine.prologue + np.maximum(0.0, prologue - longest)
     seconds = longest + prologue + machine.launch + np.where(groups, machine.grouped_start, 0.0)
+    if parks(kernel.body):  # by each block in turn, before its loops
+        seconds = seconds + np.where(groups, machine.grouped_park * np.ceil(waves), 0.0)
     # The units do not overlap perfectly: of two schedules with one bottleneck the lighter one wins.
     seconds = seconds + machine.unhidden * (moving + working + serial - longest)
     seconds = np.where(blocks == 0, machine.launch, seconds)
@@ -173,14 +200,21 @@ def _shared(compute: Sequence[Reals], count: Count, machine: Machine) -> Reals:
 
 
 def _waiting(
-    count: Count, steps: Reals, memory: Reals, loaded: Reals, resident: Counts, machine: Machine
+    count: Count,
+    steps: Reals,
+    memory: Reals,
+    loaded: Reals,
+    resident: Counts,
+    machine: Machine,
+    product: bool,
 ) -> Reals:
     """Seconds that loads take for want of others on the way: no more bytes are in flight at once than the
     resident blocks have asked for, a loop's next stages at a time, and each takes the latency of the memory
     or of the last cache."""
     if not machine.latency:
         return np.zeros((1, 1))
-    ahead = np.where(steps > 0, np.maximum(1, count.sheet.stages - 1), 1)
+    # Loads run ahead in loops that multiply; other loops wait for each step's.
+    ahead = np.where((steps > 0) & product, np.maximum(1, count.sheet.stages - 1), 1)
     turns = np.maximum(steps, count.blocks)
     flying = np.minimum(count.blocks, machine.cores * resident) * (loaded / turns) * ahead
     far = np.minimum(1.0, memory / loaded)
@@ -240,6 +274,10 @@ def _copies(count: Count, layout: Sequence[Sequence[Dim]]) -> int | Counts:
     for dim in (d for group in layout for d in group if isinstance(d, Parts)):
         copies = copies * count.parts.get(dim.of, 1)
     return copies
+
+
+def _multiplies(kernel: Kernel) -> bool:
+    return any(isinstance(s, ContractTile) for s in statements(kernel.body))
 
 
 def _operand_dtype(kernel: Kernel) -> str:

@@ -91,6 +91,11 @@ class Tally:
     vectors: dict[tuple[Index, ...], float] = field(default_factory=dict[tuple[Index, ...], float])
     specials: dict[tuple[Index, ...], float] = field(default_factory=dict[tuple[Index, ...], float])
     others: list[Loop | Load | Store] = field(default_factory=list[Loop | Load | Store])
+    reduces: list[tuple[tuple[Index, ...], bool]] = field(
+        default_factory=list[tuple[tuple[Index, ...], bool]]
+    )
+    """What is kept of each reduction, and whether it goes over the first index of its tile: warps divide
+    that one."""
     products: list[tuple[ContractTile, bool]] = field(default_factory=list[tuple[ContractTile, bool]])
     """With whether an operand is computed in this body: it comes out of registers."""
 
@@ -129,11 +134,20 @@ class Count:
     staged: Reals | float = 0.0
     """Steps in which an operand of a product is computed, other than by warp groups beside it."""
     turns: Reals | float = 0.0
+    meetings: Reals | float = 0.0
+    """Reductions beside a product, in a loop, for which warps must exchange what they have."""
+    passes: dict[str, int] = field(default_factory=dict[str, int])
+    """How often a block goes over what it loads of a tensor."""
+    pieces: dict[str, Reals] = field(default_factory=dict[str, Reals])
+    """In how many pieces of memory, each by itself, lies what is loaded of a tensor."""
     blocks: Counts = field(default_factory=lambda: column([1]))
     weights: Reals = field(default_factory=lambda: np.ones((1, 1)))
     _spans: dict[Index, Span] = field(default_factory=dict[Index, Span])
     _tiles: dict[Index, Counts] = field(default_factory=dict[Index, Counts])
     _next: int = 0
+    _depth: int = 0
+    _starts: dict[Dim, tuple[Bound, int]] = field(default_factory=dict[Dim, "tuple[Bound, int]"])
+    _pass: int = 1
 
     def __post_init__(self) -> None:
         if self.machine.kind == "cuda":
@@ -207,6 +221,9 @@ class Count:
             self.staged = self.staged + times * (self.sheet.groups == 0)
         for product, staged in tally.products:
             self._contract(product, staged, times)
+        if self._depth and tally.products:
+            for axes, crosses in tally.reduces:
+                self._meet(axes, crosses, times)
         for statement in tally.others:
             match statement:
                 case Loop():
@@ -227,8 +244,19 @@ class Count:
         self.steps = self.steps + times * trips * (0.3 if isinstance(loop.index.dim, Parts) else 1.0)
         if not loop.exact:
             self.vectors = self.vectors + times * trips * stretch.tiles
+        if not self._depth:
+            start_of, number = self._starts.get(loop.index.dim, (loop.start, 0))
+            number += loop.start == start_of  # a loop that goes on where another ends is of the same pass
+            self._starts[loop.index.dim], self._pass = (start_of, number), max(1, number)
+        self._depth += 1
         self._walk(loop.body, times * trips)
+        self._depth -= 1
+        self._pass = self._pass if self._depth else 1
         del self._spans[loop.index]
+
+    def _meet(self, axes: tuple[Index, ...], crosses: bool, times: Reals) -> None:
+        few = self._extent(axes, True) < 16 * self.sheet.warps
+        self.meetings = self.meetings + times * (few | crosses) * (self.sheet.groups == 0)
 
     def _store(self, store: Store, times: Reals) -> None:
         amount = times * self._extent(_indices(store.terms), False) * self._store_width(store)
@@ -244,6 +272,8 @@ class Count:
         asked = self._extent(load.axes, False) * one
         run = one * self._run(load.terms)
         waste = np.maximum(1.0, np.minimum(self.machine.gather_words, asked) / run)
+        self.pieces[load.tensor] = self.pieces.get(load.tensor, 0.0) + times * asked / np.maximum(1, run)
+        self.passes[load.tensor] = max(self.passes.get(load.tensor, 1), self._pass)
         self.loaded[load.tensor] = self.loaded.get(load.tensor, 0.0) + times * asked * waste
 
     def _run(self, terms: Sequence[Term]) -> Counts:
@@ -280,8 +310,11 @@ class Count:
         if self.machine.kind == "cuda":
             reached = rows * columns / (rows + columns) / self.machine.full_product
             return rows, np.maximum(0.05, np.minimum(1.0, reached))
-        # A register block of the CPU is about six rows by sixteen columns; short sides leave it empty.
-        return rows, np.maximum(0.05, np.minimum(1.0, rows / 6) * np.minimum(1.0, columns / 16))
+        # A register block of the CPU is about six rows by sixteen columns; short sides leave it empty. To put
+        # operands in the order of reading takes as long as some rows and columns more; few rows do without.
+        ordering = np.where(rows > 4, 10 / rows + 8 / columns, 0.0)
+        filled = np.minimum(1.0, rows / 6) * np.minimum(1.0, columns / 16) / (1.0 + ordering)
+        return rows, np.maximum(0.05, filled)
 
     def _sides(self, statement: ContractTile) -> tuple[set[Index], set[Index]]:
         last = statement.axes[-1:] if statement.axes else ()
@@ -345,6 +378,9 @@ def _tally(body: Sequence[Statement], machine: Machine) -> Tally:
     fused = _fused(body) if machine.kind == "cuda" else frozenset[str]()
     found = Tally()
     computed: set[str] = set()
+    first = {
+        s.out: s.axes[0] for s in body if isinstance(s, Compute | Load | ReduceTile | ContractTile) and s.axes
+    }
     for statement in body:
         match statement:
             case Compute(out, axes, _, fn, _) if out not in fused:
@@ -355,6 +391,7 @@ def _tally(body: Sequence[Statement], machine: Machine) -> Tally:
                 else:
                     found.vectors[axes] = found.vectors.get(axes, 0.0) + 1
             case ReduceTile(_, axes, _, _, over, _):
+                found.reduces.append((axes, first.get(statement.arg) not in axes))
                 every = (*axes, *over)
                 found.vectors[every] = found.vectors.get(every, 0.0) + 1
             case ContractTile():

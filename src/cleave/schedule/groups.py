@@ -15,6 +15,7 @@ from math import prod
 from cleave.ir.dims import Index
 from cleave.schedule.kernels import Built
 from cleave.schedule.machine import Machine, width
+from cleave.schedule.tiles import Compute, ContractTile, Loop, Statement
 from cleave.schedule.tiling import Tiling
 from cleave.schedule.values import ContractOf, Graph, LoadOf, Value
 
@@ -37,6 +38,13 @@ def grouped(built: Built, tiling: Tiling, machine: Machine, rows: frozenset[Inde
             stages = machine.stages[-1]
             found.append(replace(tiling, warps=WARPS * count, stages=stages, groups=count))
     return found
+
+
+def parks(body: Sequence[Statement]) -> bool:
+    """Whether a kernel computes an operand of a loop's products before the loop."""
+    made = {s.out for s in body if isinstance(s, Compute)}
+    loops = [s for s in body if isinstance(s, Loop)]
+    return any(isinstance(s, ContractTile) and made & set(s.args) for loop in loops for s in loop.body)
 
 
 def stored_bytes(graph: Graph, tiling: Tiling) -> int:

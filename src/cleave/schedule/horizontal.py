@@ -8,12 +8,31 @@ gets a loop of its own that runs after the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from cleave.ir.candidate import Fold
 from cleave.ir.dims import Dim, Gather, Index, Inject, Join, Term
 from cleave.ir.ops import Access, Const, Contract, Node, Position, Reduce, Scalar, SizeOf
+
+_shared: ContextVar[bool] = ContextVar("_shared", default=True)
+
+
+@contextmanager
+def apart() -> Generator[None]:
+    """Within, each source and each map has a loop of its own: what horizontal fusion is measured against."""
+    token = _shared.set(False)
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+def joined() -> bool:
+    """Whether sources may share a loop; what is remembered of a schedule depends on it."""
+    return _shared.get()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +96,7 @@ def group_sources(
         total = set(upstream)
         for g in upstream:
             total |= needs[g]
-        for g, (dim, masks) in enumerate(members):
+        for g, (dim, masks) in enumerate(members if joined() else ()):
             if dim == over and g not in total and any(mask & nodes for mask in masks):
                 masks.append(nodes)
                 group[key] = g

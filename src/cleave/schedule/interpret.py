@@ -289,12 +289,8 @@ class _Block:
                 if not isinstance(part.dim, Parts):
                     raise self.bug(f"index {self.name(part)} counts no parts")
                 length = self.call.lengths[part.dim]
-                first = self.span(part)[0]
-                return (
-                    min(size_of(part.dim.of, self.call.sizes), (first + 1) * length)
-                    if end
-                    else first * length
-                )
+                number = self.span(part)[0] + end
+                return min(size_of(part.dim.of, self.call.sizes), number * length)
             case AlignBound(inner, tile, up, origin):
                 start = self.bound(origin)
                 gap = self.bound(inner) - start

@@ -31,7 +31,7 @@ from cleave.ir.loops import Loop as ScanLoop
 from cleave.ir.loops import loops_in
 from cleave.ir.ops import Const, Input, Node, Position, Scalar, SizeOf
 from cleave.ir.program import Program, sort_nodes
-from cleave.schedule.horizontal import Source
+from cleave.schedule.horizontal import Source, joined
 from cleave.schedule.instance import Builder
 from cleave.schedule.machine import Machine
 from cleave.schedule.placing import Places, place
@@ -350,6 +350,7 @@ def _remembered(what: str, spec: Spec, make: Callable[[Spec], _MADE]) -> _MADE:
         spec.split and (spec.split.members, spec.split.phase, tuple(spec.split.tensors.items())),
         spec.axes,
         spec.dims,
+        joined(),
     )
     found = _memory.get(key)
     if found is None:

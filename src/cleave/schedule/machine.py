@@ -54,6 +54,10 @@ class Machine:
     """Seconds that one iteration of a loop takes at least."""
     staged_step: float = 0.0
     """Seconds more if it computes an operand of a product, which waits for that after the load."""
+    meeting: float = 0.0
+    """Seconds that a reduction in such a loop takes where warps must exchange their shares of it."""
+    short_run: float = 0.0
+    """Bytes that a row's piece loses beside its own, as rows lie apart in memory."""
     latency: float = 0.0
     """Seconds from asking for a tile to having it, where that is not hidden by hardware (0 if it is)."""
     near_latency: float = 0.0
@@ -90,6 +94,12 @@ class Machine:
     """Seconds that a kernel with warp groups takes to start beyond what another one takes."""
     grouped_prologue: float = 1.0
     """The same of a block's prologue."""
+    grouped_park: float = 0.0
+    """Seconds that a block with warp groups takes to compute an operand before a loop: what it is made of
+    comes out of fast memory, and the operand goes back there."""
+    merging: float = 0.0
+    """Seconds that the blocks of a split take to count, and the last one to find that it is. Most of a launch
+    and a prologue: the second of two launches starts while the first runs (decision 10 has the numbers)."""
 
     def rate(self, dtype: str) -> float:
         """Tile-product operations per second and core for operands of a dtype."""
@@ -119,7 +129,7 @@ CPU = Machine(
     vector_bytes=32,
     gather_words=64,
     whole_limit=1024,
-    keep_bytes=128 << 10,
+    keep_bytes=1 << 20,
     step=0.05e-6,
 )
 
@@ -148,6 +158,8 @@ H200 = Machine(
     keep_bytes=64 << 10,
     step=0.45e-6,
     staged_step=0.3e-6,
+    meeting=0.15e-6,
+    short_run=300.0,
     latency=1.6e-6,
     near_latency=0.9e-6,
     base_registers=30,
@@ -166,4 +178,6 @@ H200 = Machine(
     third_group=0.85,
     grouped_shallow=0.65,
     grouped_prologue=0.5,
+    grouped_park=0.6e-6,
+    merging=3.5e-6,
 )

@@ -186,6 +186,7 @@ class _KernelParser:
         group = cursor.integer("a number of rows of blocks") if cursor.accept("group") else 1
         descriptors = cursor.accept("descriptors")
         groups = cursor.integer("a number of warp groups") if cursor.accept("groups") else 0
+        merged = cursor.accept("merged")
         cursor.expect("{")
         body, updates = self.body()
         if updates is not None:
@@ -193,7 +194,7 @@ class _KernelParser:
         # Lanes may name indices of loops, which the body introduces.
         rows = tuple(tuple(self.resolve(token) for token in lane) for lane in lanes)
         names = tuple((index, name) for name, index in self.indices.items())
-        wishes = (warps, stages, group, descriptors, groups)
+        wishes = (warps, stages, group, descriptors, groups, merged)
         return Kernel(name, tensors, grid, whole, rows, body, names, *wishes)
 
     def group(self, word: str, item: Callable[[], _ITEM]) -> tuple[_ITEM, ...]:

@@ -3,7 +3,7 @@
 A GPU raises 2 to a power; `exp` costs one more multiplication. In a loop that follows a product the
 exponent is `c * p - m`: with `log2 e` drawn into `c` and into `m`, which has one value per row, it is one
 fused multiply-add per element. And `max(c * p) = c * max(p)` for `c > 0`, to the last bit, since rounding
-keeps order.
+keeps order; a choice between `c * p` and infinity is `c` times one between `p` and infinity.
 
 Only exponents that come from a contraction change: a tensor may hold the largest floats (masks filled with
 the lowest number do), whose product with `log2 e` is infinite, where their difference is not.
@@ -85,10 +85,30 @@ class _Pass:
         match statement:
             case ReduceTile(_, _, "f32", "max" | "min", _, arg):
                 return self.extreme(statement, known.get(arg), known)
+            case Compute(_, _, "f32", "select", _):
+                return self.chosen(statement, known)
             case Compute(_, _, "f32", "exp", (arg,)):
                 return self.power(statement, known.get(arg), known, scaled)
             case _:
                 return [statement]
+
+    def chosen(self, statement: Compute, known: Mapping[str, Value]) -> list[Value]:
+        """A positive factor behind a choice between what it multiplies and an infinite number, which stays
+        as it is: no element is multiplied where the factor goes on behind a maximum and into an exponent."""
+        cond, *sides = statement.args
+        for place, name in enumerate(sides):
+            factor, other = _factor(known.get(name), known), _literal(known.get(sides[1 - place]))
+            by = _literal(known.get(factor.by)) if factor else None
+            if factor is None or by is None or other is None:
+                continue
+            if 0 < by < math.inf and math.isinf(other) and _axes(known, factor.of) == _axes(known, name):
+                sides[place] = factor.of
+                first = replace(statement, out=self.fresh(statement.out), args=(cond, *sides))
+                return [
+                    first,
+                    Compute(statement.out, statement.axes, "f32", factor.fn, (first.out, factor.by)),
+                ]
+        return [statement]
 
     def extreme(self, statement: ReduceTile, arg: Value | None, known: Mapping[str, Value]) -> list[Value]:
         """The factor behind the maximum."""

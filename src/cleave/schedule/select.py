@@ -84,7 +84,13 @@ def _varied(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
 def _shape(tiles: TileProgram) -> object:
     """What is left of a tile program without its tile sizes: kernels, grids, loops, and what is split."""
     kernels = tuple(
-        (k.name, len(k.grid), tuple(w.index for w in k.whole), tuple(x.index for x in _loops(k.body)))
+        (
+            k.name,
+            k.merged,
+            len(k.grid),
+            tuple(w.index for w in k.whole),
+            tuple(x.index for x in _loops(k.body)),
+        )
         for k in tiles.kernels
     )
     return kernels, tiles.splits, bool(tiles.limits)

@@ -18,12 +18,13 @@ from cleave.ir.dims import Atom, Dim, Index, Parts, atoms_of, size_of
 from cleave.schedule.groups import GROUP_REGISTERS, GROUP_ROWS, LEAST_STAGES, grouped, stored_bytes
 from cleave.schedule.kernels import Built, fixed_atoms
 from cleave.schedule.machine import Machine, width
+from cleave.schedule.merging import tied
 from cleave.schedule.tiling import Tiling
 from cleave.schedule.values import ContractOf, Graph, LoadOf, ReduceOf, Value
 
 _LIMIT = 96
 
-_ROWS = {"cpu": (64, 128), "cuda": (16, 32, 64, 128)}
+_ROWS = {"cpu": (64, 128, 256), "cuda": (16, 32, 64, 128)}
 _COLUMNS = {"cpu": (64, 128, 256), "cuda": (32, 64, 128, 256)}
 _SHORT = (16, 32)
 """Tiles for a CPU where there are few rows or columns: two cores want some blocks."""
@@ -298,6 +299,27 @@ def tilings(built: Built, sizes: Mapping[Dim, int], machine: Machine) -> list[Ti
     if fitting:
         return fitting
     return sorted(found, key=lambda t: _pressure(built, t, machine))[:1]
+
+
+def merged_tiling(
+    part: Built, merge: Built, tiling: Tiling, sizes: Mapping[Dim, int], machine: Machine
+) -> Tiling | None:
+    """The tiling with which a merging kernel does what one set of the blocks of `part` has left, for a tiling
+    of these; none where they do not suit, or a block holds too little."""
+    space = _Space(merge, sizes, machine)
+    stores = {s.tensor.name: s.terms for s in part.graph.stores}
+    loads = {v.op.tensor.name: v.op.terms for v in merge.graph.values if isinstance(v.op, LoadOf)}
+    ties = tied(stores, loads)
+    if tiling.groups or any(i not in ties for i in space.grid):
+        return None
+    tiles = {i: tiling.tiles[ties[i]] for i in space.grid}
+    whole = space.whole(tiles)
+    grid = tuple(i for i in space.grid if i not in whole)
+    loops = {x.index: 1 for x in merge.graph.loops if x.mode == "merge"}
+    if len(loops) < len(merge.graph.loops) or any(ties[i] not in tiling.grid for i in grid):
+        return None
+    made = Tiling(grid, {**tiles, **loops, **whole}, tuple(whole), (), tiling.warps, tiling.stages)
+    return made if fits(merge, made, machine) else None
 
 
 def _all(space: _Space) -> list[Tiling]:

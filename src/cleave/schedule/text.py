@@ -166,6 +166,8 @@ def _kernel(kernel: Kernel) -> list[str]:
         parts.append("descriptors")
     if kernel.groups:
         parts.append(f"groups {kernel.groups}")
+    if kernel.merged:
+        parts.append("merged")
     line = " ".join(parts)
     head = [f"{line} {{"]
     if len(line) > _WIDTH - 4:

@@ -48,7 +48,7 @@ class SpanBound:
 @dataclass(frozen=True, slots=True)
 class PartBound:
     """Where the block's part of a split dim starts, or ends: part `p` is
-    `[p * chunk, min(|K|, (p + 1) * chunk))`, with the chunk length a run-time argument of the kernel."""
+    `[min(|K|, p * chunk), min(|K|, (p + 1) * chunk))`, with the chunk length an argument of the kernel."""
 
     part: Index
     end: bool
@@ -230,7 +230,9 @@ class Kernel:
     that those that run together cover that many tiles of the grid's axis before the last, and
     share what they load in the last cache. `descriptors`: tiles are loaded through tensor descriptors
     where the caller's strides allow it. `groups`: that many warp groups each compute a share of a block's
-    rows, while one more warp copies tiles (0: all warps do the same)."""
+    rows, while one more warp copies tiles (0: all warps do the same). `merged`: a GPU may run each block of
+    this kernel as the end of whichever block of the kernel before comes last among those that it reads from
+    (`cleave.schedule.merging`); it means what it means by itself."""
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -244,6 +246,7 @@ class Kernel:
     group: int = 1
     descriptors: bool = False
     groups: int = 0
+    merged: bool = False
 
     def __hash__(self) -> int:
         """Of what differs between kernels of one program; a body is long, and equal ones are rare."""

@@ -27,6 +27,7 @@ from cleave.ir.dims import (
 )
 from cleave.ir.ops import DTYPES, INTEGERS, MAPS, REDUCTIONS
 from cleave.schedule.arithmetic import COMPARISONS
+from cleave.schedule.merging import verify_merged
 from cleave.schedule.shapes import looped
 from cleave.schedule.tiles import (
     AlignBound,
@@ -63,6 +64,7 @@ def verify(tp: TileProgram) -> None:
             raise Bug(f"{tp.name}: two kernels are named {kernel.name}")
         names.add(kernel.name)
         written |= _verify_kernel(tp, kernel, tensors, written)
+    verify_merged(tp)
     missing = [t.name for t in (*tp.outputs, *tp.workspaces) if t.name not in written]
     if missing:
         raise Bug(f"{tp.name}: no kernel stores {', '.join(missing)}")

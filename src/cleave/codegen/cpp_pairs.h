@@ -1,0 +1,114 @@
+// Products of bfloat16: by dot products of pairs where the machine has them (avx512_bf16), else by conversion.
+//
+// Both operands hold bfloat16 values, the first always as floats. An instruction takes two steps of the depth at
+// once: panels and slivers hold the pair of k and k + 1 in one word, zero beyond the depth. Sums are float32; what
+// is below the normal range counts as zero. CLEAVE_PAIRS takes the same way with the instruction written out.
+#pragma once
+
+#include "cpp_products.h"
+
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#include <immintrin.h>
+#define CLEAVE_PAIRS 1
+#endif
+
+namespace cleave {
+
+#if defined(CLEAVE_PAIRS)
+
+using Floats = Vector<float>::type;
+typedef u32 u32s_loose __attribute__((vector_size(kBytes), aligned(4), may_alias));
+
+// sum + the products of the pairs of a and b, lane by lane.
+inline Floats pairs_added(Floats sum, u32s a, u32s b) {
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+  return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+#else
+  const auto high = [](u32s x) { return reinterpret_cast<Floats>(x & 0xffff0000u); };
+  const auto low = [](u32s x) { return reinterpret_cast<Floats>(x << 16); };
+  return fused(low(a), low(b), fused(high(a), high(b), sum));
+#endif
+}
+
+inline u32 half(bf16 x) { return x.raw; }
+inline u32 half(float x) { return bits<u32>(x) >> 16; }  // which holds a value of bfloat16
+
+// word[k, j] = the pair of k and k + 1 of column j; `width` words a line, zero beyond n.
+template <class B>
+__attribute__((noinline)) void pack_pairs(i64 depth, const B* b, i64 b_k, i64 b_column, i64 n, i64 width, u32* word) {
+  for (i64 k = 0; k < depth; k += 2, word += width) {
+    const B* const first = b + k * b_k;
+    const bool paired = k + 1 < depth;
+    const B* const second = paired ? first + b_k : first;
+    for (i64 j = 0; j < n; ++j)
+      word[j] = half(first[j * b_column]) | (paired ? half(second[j * b_column]) << 16 : 0);
+    for (i64 j = n; j < width; ++j) word[j] = 0;
+  }
+}
+
+// c[r, 0:n] (+)= sum over pairs of sliver[k, r] and panel[k, :].
+template <int R>
+__attribute__((noinline)) void pairs_block(i64 pairs, const u32* sliver, const u32* panel, float* c, i64 c_row, i64 n,
+                                           bool add) {
+  Floats sum[R][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = Floats{};
+#pragma GCC unroll 1
+  for (i64 k = 0; k < pairs; ++k, panel += kColumns<float>, sliver += R) {
+    const u32s b0 = *reinterpret_cast<const u32s_loose*>(panel);
+    const u32s b1 = *reinterpret_cast<const u32s_loose*>(panel + kLanes<float>);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const u32s x = sliver[r] + u32s{};  // in every lane
+      sum[r][0] = pairs_added(sum[r][0], x, b0);
+      sum[r][1] = pairs_added(sum[r][1], x, b1);
+    }
+  }
+  put_block<R>(sum, c, c_row, n, add);
+}
+
+template <class B>
+inline void pairs_part(i64 rows, i64 columns, i64 depth, const float* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
+                       i64 b_column, float* c, i64 c_row, bool add, u32* room) {
+  constexpr i64 W = kColumns<float>;
+  const i64 pairs = ceil_div(depth, 2);
+  u32* const slivers = room + kDepth * W;
+  u32* packed = slivers;
+  for (i64 r = 0, count = 0; r < rows; r += count, packed += count * pairs) {
+    count = block_rows(rows - r);
+    pack_pairs(depth, a + r * a_row, a_k, a_row, count, count, packed);
+  }
+  for (i64 j = 0; j < columns; j += W) {
+    const i64 n = least(W, columns - j);
+    pack_pairs(depth, b + j * b_column, b_k, b_column, n, W, room);
+    const u32* sliver = slivers;
+    for (i64 r = 0, count = 0; r < rows; r += count, sliver += count * pairs) {
+      count = block_rows(rows - r);
+      of_rows(count, [&](auto constant) {
+        pairs_block<constant>(pairs, sliver, room, c + r * c_row + j, c_row, n, add);
+      });
+    }
+  }
+}
+
+#endif
+
+// As `product`, where both operands hold values of bfloat16.
+template <class B>
+inline void product_bf16(i64 rows, i64 columns, i64 depth, const float* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
+                         i64 b_column, float* c, i64 c_row, bool add, float* room) {
+#if defined(CLEAVE_PAIRS)
+  constexpr i64 part = 2 * kDepth;
+  if (rows > kFewRows && depth > 0) {
+    for (i64 k = 0; k < depth; k += part)
+      for (i64 r = 0; r < rows; r += kSliverRows<float>)
+        pairs_part(least(kSliverRows<float>, rows - r), columns, least(part, depth - k), a + r * a_row + k * a_k,
+                   a_row, a_k, b + k * b_k, b_k, b_column, c + r * c_row, c_row, add || k > 0,
+                   reinterpret_cast<u32*>(room));
+    return;
+  }
+#endif
+  product(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room);
+}
+
+}  // namespace cleave

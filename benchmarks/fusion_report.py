@@ -33,7 +33,7 @@ def about(data: Mapping[str, Any], path: Path) -> str:
     ours = [r for r in data["rows"] if "of_best" in r]
     worst = max((r["of_best"] for r in ours), default=0.0)
     ran = sum("microseconds" in r for r in data["rows"])
-    where = f"{data['device']}, torch {data['torch']}, Python {data['python']}"
+    where = f"{data['device'] or 'CPU'}, torch {data['torch']}, Python {data['python']}"
     return (
         f"{where} ({path.relative_to(ROOT)}): {ran} rows of {len(data['rows'])} timed; `cleave` takes at "
         f"most {worst:.3f} of the best other strategy's time."

@@ -10,12 +10,13 @@ on the race.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Index, Parts, Term
-from cleave.schedule.tiles import GridAxis, Kernel, Load, Loop, Statement, Store, TileProgram
+from cleave.schedule.counting import statements
+from cleave.schedule.tiles import GridAxis, Kernel, Load, Store, TileProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,12 @@ def _ties(
     """The index of the first one's grid that each index of the last one's grid goes with, by what the one
     stores and the other loads."""
     stores: dict[str, Store] = {}
-    for store in (s for s in _statements(first.body) if isinstance(s, Store)):
+    for store in (s for s in statements(first.body) if isinstance(s, Store)):
         if stores.setdefault(store.tensor, store).terms != store.terms:
             raise _refused(first, last, f"{store.tensor} is stored in several places")
     ties: dict[Index, Index] = {}
     spanned: set[Index] = set()
-    reads = [s for s in _statements(last.body) if isinstance(s, Load) and s.tensor in stores]
+    reads = [s for s in statements(last.body) if isinstance(s, Load) and s.tensor in stores]
     if not reads:
         raise _refused(first, last, f"it reads nothing that {first.name} stores")
     for load in reads:
@@ -111,14 +112,6 @@ def verify_merged(tp: TileProgram) -> None:
             raise Bug(f"{tp.name}: {error}") from error
 
 
-def followers(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, Kernel | None]]:
-    """The kernels that are launched, each with the one that is merged into it."""
-    for number, kernel in enumerate(kernels):
-        if not kernel.merged:
-            after = kernels[number + 1] if number + 1 < len(kernels) else None
-            yield kernel, after if after is not None and after.merged else None
-
-
 def apart(tp: TileProgram) -> TileProgram:
     """The tile program with a launch for every kernel."""
     return replace(tp, kernels=tuple(replace(k, merged=False) for k in tp.kernels))
@@ -139,11 +132,4 @@ def tied(stores: Mapping[str, Sequence[Term]], loads: Mapping[str, Sequence[Term
     return {b: a for b, a in found.items() if b not in torn}
 
 
-def _statements(body: Sequence[Statement]) -> Iterator[Statement]:
-    for statement in body:
-        yield statement
-        if isinstance(statement, Loop):
-            yield from _statements(statement.body)
-
-
-__all__ = ["Joint", "apart", "followers", "joint_of", "mergeable", "tied", "verify_merged"]
+__all__ = ["Joint", "apart", "joint_of", "mergeable", "tied", "verify_merged"]

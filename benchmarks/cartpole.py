@@ -13,6 +13,7 @@ clock and by processor time, the least.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import sys
@@ -26,8 +27,9 @@ import torch
 from benchmarks.cartpole_ahead import Built, build_ahead
 from benchmarks.cartpole_case import Case
 from benchmarks.cartpole_checks import Checks
-from benchmarks.cartpole_env import make_inputs
+from benchmarks.cartpole_env import Inputs, make_inputs
 from benchmarks.cartpole_order import Makers, Task, order
+from benchmarks.cartpole_plans import Planned
 
 SIZES = (2048, 64, 1 << 16, 1 << 20, 1 << 14, 256, 1 << 17, 1 << 23, 1, 70)
 """Numbers of environments, the most interesting ones first."""
@@ -51,6 +53,7 @@ class Study:
         self.target, self.json_file, self.rows = target, json_file, rows
         self.makers = Makers(target)
         self.checks: dict[int, Checks] = {}
+        self.load = os.getloadavg()[0]
         self.built: Built = {}
 
     def inputs(self, size: int) -> Checks:
@@ -66,31 +69,43 @@ class Study:
         begin = time.perf_counter()
         try:
             checks = self.inputs(task.size)
+            if isinstance(task.what, Planned) and (twin := self._twin(task.what, checks.inputs)):
+                return {**row, **twin, "row_seconds": round(time.perf_counter() - begin, 2)}
             case = self.makers.case(task, checks.inputs)
             row["steps"] = case.steps
             row |= {k: v for k, v in case.facts.items() if k not in PRIVATE}
             if (task.name, task.size) in self.built:
                 row["compile_seconds"] = self.built[task.name, task.size]
             row |= checks.held(case)
-            row |= self._timed(case, task.size)
+            row |= self._timed(case)
             row["steps_per_second"] = 1e6 / row["microseconds_per_step"] * task.size
         except Exception as error:  # noqa: BLE001  (a failing row is reported)
             row["failure"] = short(error)
         row["row_seconds"] = round(time.perf_counter() - begin, 2)
         return row
 
-    def _timed(self, case: Case, size: int) -> Row:
-        """Microseconds per step; those of the case with the same kernels where there is one."""
-        name = case.facts.get("same_as")
-        for row in self.rows:
-            if (row["implementation"], row["environments"]) == (name, size) and TIME in row:
-                return {k: row[k] for k in (TIME, "cpu_" + TIME) if k in row}
+    def _twin(self, planned: Planned, inputs: Inputs) -> Row | None:
+        """What is known of a plan's kernels where another plan with the same ones is measured: they are run
+        once."""
+        made = self.makers.plans.prepared(planned, inputs)
+        if made.first == planned.name:
+            return None
+        names = ("implementation", "same_as")
+        alike = (r for r in self.rows if made.first in [r.get(n) for n in names] and TIME in r)
+        row = next((r for r in alike if r["environments"] == inputs.size and not r["failure"]), None)
+        if row is None:
+            return None
+        own = ("implementation", "environments", "same_as", "row_seconds")
+        return {**{k: v for k, v in row.items() if k not in own}, **made.account, "same_as": made.first}
+
+    def _timed(self, case: Case) -> Row:
+        """Microseconds per step."""
         return {k: t / case.steps * 1e6 for k, t in timed(case, self.target).items()}
 
     def keep(self, row: Row) -> None:
         self.rows.append(row)
         print(line(row), flush=True)
-        write(self.json_file, self.target, self.rows)
+        write(self.json_file, self.target, self.rows, self.load)
 
 
 def run_cartpole(
@@ -118,7 +133,9 @@ def run_cartpole(
     tasks = [t for t in tasks if not only or any(word in t.name for word in only)]
     left = 0
     if ahead:
-        study.built = build_ahead(tasks, {n: steps_for(n, target) for n in wanted}, target, ahead)
+        every = [t.what for t in order(target, wanted) if isinstance(t.what, Planned)]
+        steps = {n: steps_for(n, target) for n in wanted}
+        study.built, study.makers.plans.handed = build_ahead(tasks, every, steps, target, ahead)
         print(f"{len(study.built)} cases built ahead", flush=True)
         known = len(tasks)
         tasks = [t for t in tasks if t.what is None or (t.name, t.size) in study.built]
@@ -217,13 +234,14 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(path: Path | None, target: str, rows: Sequence[Row]) -> None:
-    """Keep the raw results: a whole file at any moment."""
+def write(path: Path | None, target: str, rows: Sequence[Row], load: float) -> None:
+    """Keep the raw results: a whole file at any moment. `load` is the machine's when the study began."""
     if path is None:
         return
     device = torch.cuda.get_device_name(0) if target == "cuda" else platform.processor() or platform.machine()
     head = {"study": "cartpole", "target": target, "device": device, "torch": torch.__version__,
-            "python": platform.python_version(), "threads": torch.get_num_threads()}  # fmt: skip
+            "python": platform.python_version(), "threads": torch.get_num_threads(),
+            "load": round(load, 2)}  # fmt: skip
     if "jax" in sys.modules:
         head["jax"] = sys.modules["jax"].__version__
     part = path.with_name(path.name + ".part")

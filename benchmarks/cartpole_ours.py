@@ -99,7 +99,7 @@ class Ours:
 
     def _compiled(self, variant: Variant, chunk: int, static: int, args: Sequence[Any]) -> Any:
         function = source_of(variant, chunk)
-        jitted = cleave.jit(function, dynamic=_dynamic(variant, static), target=self.target)
+        jitted = cleave.jit(function, dynamic=dims_of(variant, static), target=self.target)
         jitted(*args)
         if jitted.fallbacks:
             raise RuntimeError(f"it runs in PyTorch: {jitted.fallbacks[0]}")
@@ -129,7 +129,8 @@ def arguments(variant: Variant, inputs: Inputs, start: int, stop: int) -> tuple[
     return (*state, inputs.count, cut.action, *fresh)
 
 
-def _dynamic(variant: Variant, static: int) -> dict[str, tuple[str | int | None, ...]]:
+def dims_of(variant: Variant, static: int) -> dict[str, tuple[str | int | None, ...]]:
+    """The names of the axes of a variant's arguments; `static` is a number of steps, 0 where it may vary."""
     steps = static or "T"
     found: dict[str, tuple[str | int | None, ...]] = {}
     if variant.state == "stacked":

@@ -31,7 +31,9 @@ from cleave.ir.precision import assign
 from cleave.ir.program import Program
 from cleave.ir.sizes import infer_sizes
 from cleave.pipeline import TARGETS, launcher_for, shapes_of
+from cleave.schedule.parse import parse_tiles
 from cleave.schedule.select import best
+from cleave.schedule.text import print_tiles
 from cleave.schedule.tiles import Kernel, Tensor, TileProgram
 from cleave.schedule.verify import verify
 
@@ -76,19 +78,36 @@ class Planned:
         return f"plan {self.strategy}@{self.epoch}{more} {self.state} {self.random} x{self.unroll}"
 
     @property
+    def special(self) -> bool:
+        """Whether it asks about a concatenation with several users, and not about a strategy."""
+        return self.relaxed or self.state == "early"
+
+    @property
     def source(self) -> tuple[str, str, int]:
         """What is planned, whatever the strategy."""
         return self.state, self.random, self.unroll
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A plan whose kernels are scheduled: the first case with the same kernels (`first`), their tile program
+    as text, what the plan says of itself, and the seconds that it took. Another process can hand it over."""
+
+    first: str
+    tiles: str
+    account: dict[str, Any]
+    seconds: float
+
+
 class Plans:
-    """Plans, builds and keeps; makes cases."""
+    """Plans, builds and keeps; makes cases. What is in `handed`, by name and size, is not planned again."""
 
     def __init__(self, target: str) -> None:
         self.target = target
+        self.handed: dict[tuple[str, int], Prepared] = {}
         self._programs: dict[tuple[str, str, int], Program] = {}
-        self._built: dict[object, tuple[str, Any, TileProgram, float]] = {}
-        self._seconds: dict[object, float] = {}
+        self._scheduled: dict[object, tuple[str, str]] = {}
+        self._built: dict[tuple[str, int], tuple[Any, TileProgram, float]] = {}
 
     def case(self, planned: Planned, inputs: Inputs) -> Case:
         """A strategy's kernels on inputs. The fact `same_as` names the case with the same kernels."""
@@ -115,6 +134,27 @@ class Plans:
     def built(self, planned: Planned, inputs: Inputs) -> tuple[str, Any, dict[str, Any]]:
         """The first case with these kernels, their launcher, and what is known of the plan."""
         args = arguments(planned, inputs, 0)
+        made = self.prepared(planned, inputs)
+        key = (made.first, inputs.size)
+        if key not in self._built:
+            start = time.perf_counter()
+            tiles = parse_tiles(made.tiles)
+            launcher = launcher_for(tiles, self.target, args)
+            self._built[key] = (launcher, tiles, made.seconds + time.perf_counter() - start)
+        launcher, tiles, seconds = self._built[key]
+        reports = getattr(launcher, "reports", ())
+        facts = facts_of(tiles, sizes_of(tiles, args), self.target, reports, planned.unroll)
+        return made.first, launcher, {**facts, "compile_seconds": seconds, **made.account}
+
+    def prepared(self, planned: Planned, inputs: Inputs) -> Prepared:
+        """A plan with its kernels scheduled for a size, or what was handed over."""
+        found = self.handed.get((planned.name, inputs.size))
+        if found is None:
+            found = self.handed[planned.name, inputs.size] = self._prepared(planned, inputs)
+        return found
+
+    def _prepared(self, planned: Planned, inputs: Inputs) -> Prepared:
+        args = arguments(planned, inputs, 0)
         program = self.program(planned, args)
         sizes = infer_sizes(program, shapes_of(program, args))
         start = time.perf_counter()
@@ -123,18 +163,12 @@ class Plans:
         if len(pieces) > MOST_KERNELS:
             raise Infeasible(f"{len(pieces)} kernels: not built")
         key = (planned.source, tuple(p.program for p in pieces), tuple(sizes.items()))
-        if key not in self._built:
-            tiles = joined(program, pieces, sizes, self.target)
-            self._built[key] = (
-                planned.name,
-                launcher_for(tiles, self.target, args),
-                tiles,
-                time.perf_counter() - start,
-            )
-        name, launcher, tiles, seconds = self._built[key]
-        reports = getattr(launcher, "reports", ())
-        facts = facts_of(tiles, sizes_of(tiles, args), self.target, reports, planned.unroll)
-        return name, launcher, {**facts, "compile_seconds": seconds, **_account(plan, planned.unroll)}
+        if key not in self._scheduled:
+            text = print_tiles(joined(program, pieces, sizes, self.target))
+            self._scheduled[key] = planned.name, text
+        first, text = self._scheduled[key]
+        account = _account(plan, planned.unroll)
+        return Prepared(first, text, account, time.perf_counter() - start)
 
     def program(self, planned: Planned, args: Sequence[Any]) -> Program:
         if planned.source not in self._programs:
@@ -300,4 +334,4 @@ def _renamed(kernel: Kernel, own: Mapping[str, Tensor], name: str) -> Kernel:
     return replace(kernel, name=name, tensors=tensors, body=body(kernel.body))
 
 
-__all__ = ["MOST_STEPS", "STRATEGIES", "Planned", "Plans", "joined"]
+__all__ = ["MOST_STEPS", "STRATEGIES", "Planned", "Plans", "Prepared", "joined"]

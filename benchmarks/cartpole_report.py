@@ -8,12 +8,13 @@ hand.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cartpole_goals
+from benchmarks import cartpole_code, cartpole_goals, cartpole_study
 from benchmarks.cartpole_goals import times_at
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,8 @@ Row = dict[str, Any]
 Rows = Sequence[Row]
 
 TIME = "microseconds_per_step"
+QUIET = 0.5
+"""The most load (processes waiting) at which a CPU's clock is believed."""
 LINES = (
     "cleave separate read loop",
     "cleave stacked read loop",
@@ -61,10 +64,18 @@ def main() -> None:
         tables[f"goals {name}"] = table(cartpole_goals.GOALS, cartpole_goals.goals(rows, data["target"]))
         tables[f"by hand {name}"] = table(cartpole_goals.HANDS, cartpole_goals.hands(rows))
         tables[f"missing {name}"] = cartpole_goals.missing(rows, data["target"])
+        tables[f"of bound {name}"] = [cartpole_study.of_bound(rows)]
+        for head in ("cleave", "plan"):
+            tables[f"{head} over sizes {name}"] = table(*cartpole_study.over_sizes(rows, head))
     if {"cartpole-cpu", "cartpole-h200"} <= found.keys():
         cpu, gpu = found["cartpole-cpu"]["rows"], found["cartpole-h200"]["rows"]
         draw_both(cpu, gpu)
         tables["crossover"] = crossover(cpu, gpu)
+        tables["paper"] = table(cartpole_study.PAPER, cartpole_study.paper(gpu, cpu))
+        code = every.get("cartpole-code-sm90", {"rows": []})["rows"]
+        for state in ("separate", "stacked"):
+            made = cartpole_study.decisions(gpu, code, state)
+            tables[f"decisions {state}"] = table(cartpole_study.DECISIONS, made)
     PAGE.write_text(filled(PAGE.read_text(), tables))
 
 
@@ -75,17 +86,29 @@ def experiment(name: str, data: Mapping[str, Any]) -> dict[str, list[str]]:
     if data.get("experiment") == "ahead":
         made = table(cartpole_goals.BLOCKS, cartpole_goals.blocks(data["rows"]))
         return {name: table(*cartpole_goals.ahead(data["rows"])), f"blocks {name}": made}
+    if data.get("experiment") == "drift":
+        return {name: table(*cartpole_study.drift(data)), f"step {name}": [cartpole_study.one_step(data)]}
+    if data.get("experiment") == "code":
+        about = f"Compiled with Triton {data['triton']} for capability {data['capability'] / 10}."
+        count = f"One step is {data['operations']} pointwise operations."
+        tables = {name: table(*cartpole_code.table(dict(data))), f"about {name}": [about]}
+        return {**tables, f"operations {name}": [count]}
     return {}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A raw file. Of a CPU, which others use too, times are what the processor says, not the clock."""
+    """A raw file. Of a CPU that others used too, times are what the processor says, not the clock."""
     data: dict[str, Any] = json.loads(path.read_text())
-    for row in data["rows"]:
+    for row in data["rows"] if not quiet(data) else ():
         if "cpu_" + TIME in row:
             row["clock_" + TIME], row[TIME] = row[TIME], row["cpu_" + TIME]
             row["steps_per_second"] = 1e6 / row[TIME] * row["environments"] if row[TIME] else 0.0
     return data
+
+
+def quiet(data: Mapping[str, Any]) -> bool:
+    """Whether hardly anything else ran when a study began."""
+    return data.get("load", math.inf) <= QUIET
 
 
 def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
@@ -104,9 +127,13 @@ def about(data: Mapping[str, Any]) -> str:
     jax = f", JAX {data['jax']}" if "jax" in data else ""
     rows: Rows = data["rows"]
     wrong = sum(bool(r["failure"]) for r in rows)
+    times = ""
+    if data["target"] == "cpu":
+        load = f"load {data['load']:.2f} at the start" if "load" in data else "the machine was loaded"
+        times = f" Times are {'by the clock' if quiet(data) else 'processor time'} ({load})."
     return (
         f"{data['device']}, torch {data['torch']}{jax}, Python {data['python']}, {data['threads']} threads: "
-        f"{len(rows)} rows, {wrong} failed."
+        f"{len(rows)} rows, {wrong} failed.{times}"
     )
 
 

@@ -57,9 +57,14 @@ def cartpole(
     tl.store(n_out + i, n, mask=inside)
 
 
+def block_of(size: int) -> int:
+    """Environments of a block: four blocks for each of 132 cores, of one to four warps."""
+    return max(32, min(128, triton.next_power_of_2(max(1, size // 528))))
+
+
 def launch(inputs: Inputs) -> tuple[float, Callable[[], Any], dict[str, Any]]:
     """Seconds to compile, a run, and what is known of the kernel."""
-    block = max(32, min(128, triton.next_power_of_2(max(1, inputs.size // 528))))
+    block = block_of(inputs.size)
     kernel: Any = cartpole[(triton.cdiv(inputs.size, block),)]
     kept: list[Any] = []
 

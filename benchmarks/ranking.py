@@ -48,11 +48,11 @@ def main() -> None:
 
 def ranked(point: Mapping[str, Any], pointers: bool) -> dict[str, Any]:
     """What the model says of one point's programs, against what was measured."""
-    rows = [(parse_tiles(row["tiles"]), float(row["us"])) for row in point["rows"]]
+    rows = [(parse_tiles(row["tiles"]), float(row["us"]), row.get("parts")) for row in point["rows"]]
     described = [row for row in rows if loads_described(row[0])]
     rows = rows if pointers or len(described) < LEAST_ROWS else described
-    measured = [us for _, us in rows]
-    modelled = [1e6 * seconds(tiles, point["sizes"]) for tiles, _ in rows]
+    measured = [us for _, us, _ in rows]
+    modelled = [1e6 * seconds(tiles, point["sizes"], parts) for tiles, _, parts in rows]
     order = sorted(range(len(rows)), key=lambda n: modelled[n])
     best = min(measured)
     found: dict[str, Any] = {k: point[k] for k in ("case", "phase", "sizes")}
@@ -71,15 +71,24 @@ def loads_described(tiles: TileProgram) -> bool:
     )
 
 
-def seconds(tiles: TileProgram, sizes: Mapping[str, int]) -> float:
-    """The modelled time of a tile program; `sizes` has the dynamic ones by name."""
+def seconds(tiles: TileProgram, sizes: Mapping[str, int], parts: Mapping[str, int] | None = None) -> float:
+    """The modelled time of a tile program; `sizes` has the dynamic ones by name, `parts` the part counts that
+    it was measured with (else those that it would have today)."""
+    bound = bound_sizes(tiles, sizes)
+    if parts is None:
+        return cost_of(tiles, bound, H200, choose_parts(tiles, bound, H200)).seconds
+    return cost_of(tiles, bound, H200, {d: parts[str(d)] for d in tiles.splits}).seconds
+
+
+def bound_sizes(tiles: TileProgram, sizes: Mapping[str, int]) -> dict[Dim, int]:
+    """The size of every atom of a tile program."""
     bound: dict[Dim, int] = {atom: size for atom, size in tiles.sizes if isinstance(size, int)}
     for name, size in sizes.items():
         bound.setdefault(Atom(name), size)
     for atom, size in tiles.sizes:
         if not isinstance(size, int):
             bound[atom] = size.at(bound)
-    return cost_of(tiles, bound, H200, choose_parts(tiles, bound, H200)).seconds
+    return bound
 
 
 def correlation(one: Sequence[float], other: Sequence[float]) -> float:

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import cartpole, cartpole_report
+from benchmarks import cartpole, cartpole_report, cartpole_study
+from benchmarks.cartpole_ahead import groups_of
 from benchmarks.cartpole_case import Case
-from benchmarks.cartpole_checks import DRIFT, GROWTH, compared, held_to_oracle, joined
+from benchmarks.cartpole_checks import DRIFT, GROWTH, Checks, compared, held_to_oracle, joined
+from benchmarks.cartpole_drift import measured
 from benchmarks.cartpole_env import DRAWS, draw, make_inputs, oracle, separate, step
 from benchmarks.cartpole_facts import touched
-from benchmarks.cartpole_order import order
-from benchmarks.cartpole_ours import Variant, arguments
-from benchmarks.cartpole_plans import Planned, Plans, unrolled
+from benchmarks.cartpole_order import MANY, order
+from benchmarks.cartpole_ours import Variant, arguments, variants
+from benchmarks.cartpole_plans import STRATEGIES, Planned, Plans, Prepared, unrolled
 
 STEP_BYTES = 4 * (5 + 5 + 5 + 1) + 1
 """Of one environment in one step in one kernel: state, count and draws in; state, count, reward, done out."""
@@ -82,6 +84,96 @@ def test_unrolled_steps_are_steps_after_each_other(state: str, random: str) -> N
     found = joined([(*out[:states], torch.stack(out[states::2]), torch.stack(out[states + 1 :: 2]))])
     expected = separate(*arguments(Variant("separate", "read", "loop"), inputs, 0, 3))
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_what_is_built_ahead_is_planned_together_and_once() -> None:
+    tasks = order("cuda", (2048, 64, 1 << 20))
+    every = [t.what for t in tasks if isinstance(t.what, Planned)]
+    wanted = [t for t in tasks if "separate read x1" in t.name and t.size == 64]
+    groups = groups_of(wanted, every)
+    assert {size for size, _ in groups} == {64}
+    strategies = {size_group[1][0].strategy in MANY: len(size_group[1]) for size_group in groups}
+    assert strategies == {False: 10, True: 2}, "those of a kernel an operation are apart"
+    assert sum(map(len, groups.values())) == len(wanted)
+
+
+def test_a_plan_with_kernels_that_were_measured_is_not_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = cartpole.Study("cpu", None, [])
+    first, second = Planned("xla", "X22", "separate", "read"), Planned("xla", "X23", "separate", "read")
+    study.rows.append({"implementation": first.name, "environments": 8, "failure": "", cartpole.TIME: 2.0,
+                       "kernels": 1, "planned_us_per_step": 1.0})  # fmt: skip
+    made = Prepared(first.name, "", {"planned_us_per_step": 3.0}, 0.1)
+    monkeypatch.setattr(study.makers.plans, "_prepared", lambda *_: made)
+    monkeypatch.setattr(study, "inputs", lambda size: Checks(make_inputs(size, 1, "cpu"), study.makers.ours))
+    row = study.run(cartpole.Task(3, 8, second.name, second))
+    assert (row[cartpole.TIME], row["same_as"], row["kernels"]) == (2.0, first.name, 1)
+    assert row["planned_us_per_step"] == 3.0 and row["implementation"] == second.name
+
+
+def test_every_variant_and_strategy_is_in_the_order() -> None:
+    tasks = order("cuda", cartpole.SIZES)
+    names = {(t.name, t.size) for t in tasks}
+    assert {(v.name, n) for v in variants() for n in cartpole.SIZES} <= names
+    for strategy, epoch in STRATEGIES:
+        for state in ("separate", "stacked"):
+            for n in (2048, 64, 1 << 16, 1 << 20):
+                assert (Planned(strategy, epoch, state, "read").name, n) in names
+            assert (Planned(strategy, epoch, state, "drawn").name, 2048) in names
+
+
+def test_decisions_have_launches_bytes_instructions_and_time() -> None:
+    def row(name: str, launches: int, us: float) -> cartpole.Row:
+        return {"implementation": f"plan {name} separate read x1", "environments": 2048, "failure": "",
+                cartpole.TIME: us, "launches_per_step": launches, "touched_bytes_per_step": 2048 * 65,
+                "registers": [20, None, 26]}  # fmt: skip
+
+    rows = [row("vertical@X23", 3, 5.0), row("xla@X23", 1, 2.0)]
+    names = [f"plan {name} separate read x1" for name in ("xla@X23", "vertical@X23")]
+    code = [
+        {"implementation": names[0], "instructions_per_step": 184.0},
+        {"implementation": names[1], "same_as": names[0]},
+    ]
+    assert cartpole_study.decisions(rows, code, "separate") == [
+        ("xla@X23", "1", "65", "184", "26", "2", ""),
+        ("vertical@X23", "3", "65", "184", "26", "5", "1.50"),
+    ]
+
+
+def test_the_papers_figures_are_computed_and_what_is_missing_is_said() -> None:
+    def rows(**times: float) -> list[cartpole.Row]:
+        return [{"implementation": k.replace("_", " "), "environments": 2048, "failure": "", cartpole.TIME: t}
+                for k, t in times.items()]  # fmt: skip
+
+    lines = {n: (here, said) for n, _, here, said in cartpole_study.paper(rows(JAX_B0=12.0, JAX_B1=8.0), [])}
+    assert lines["1"] == (
+        "JAX, B0 over B1: 1.50x; our whole loop, drawn over read: not measured",
+        "order confirmed",
+    )
+    assert lines["3"][1] == "not measured"
+    lines = {n: said for n, *_, said in cartpole_study.paper(rows(JAX_B1=8.0, JAX_S2=9.0), [])}
+    assert lines["3"] == "**not confirmed**"
+
+
+def test_runs_drift_less_than_the_bound() -> None:
+    data = measured(64, (1, 5))
+    assert [r["steps"] for r in data["rows"]] == [1, 5]
+    assert all(0 < r["float64"] < r["bound"] for r in data["rows"])
+
+
+def test_a_cpu_is_believed_by_the_clock_only_where_it_was_quiet(tmp_path: Path) -> None:
+    row = {
+        "implementation": "x",
+        "environments": 1,
+        "failure": "",
+        cartpole.TIME: 5.0,
+        "cpu_" + cartpole.TIME: 2.0,
+    }
+    for load, expected in ((0.1, 5.0), (4.0, 2.0)):
+        path = tmp_path / "raw.json"
+        path.write_text(json.dumps({"target": "cpu", "load": load, "rows": [row]}))
+        assert cartpole_report.read(path)["rows"][0][cartpole.TIME] == expected
 
 
 @pytest.mark.slow

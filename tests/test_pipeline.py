@@ -22,6 +22,7 @@ from cleave.pipeline import (
     representatives,
     usable,
 )
+from cleave.runtime.triton_launch import TritonLauncher
 
 
 def softmax(x):
@@ -225,3 +226,25 @@ def test_everything_can_be_built_at_once(rows, monkeypatch):
     assert set(made.launchers) == {v.tiles for v in made.variants}
     lazy = compile_program(rows, target="cpu")
     assert list(lazy.launchers) == [lazy.variants[0].tiles]
+
+
+def test_the_next_choice_without_warp_groups_stands_behind_one_with_them(monkeypatch):
+    def attention(q, k, v):
+        return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+
+    def unbuilt(tiles, target, args=None):
+        launcher = TritonLauncher.__new__(TritonLauncher)
+        launcher.tiles, launcher.reports, launcher.stand_in = tiles, (), None
+        return launcher
+
+    shapes = {"q": "bf16[H, S, 128]", "k": "bf16[H, T, 128]", "v": "bf16[H, T, 128]"}
+    program = capture_for_proof(attention, shapes).program
+    made = plan(program, target="cuda", sizes={Atom("H"): 32, Atom("S"): 4096, Atom("T"): 4096})
+    monkeypatch.setattr(pipeline, "launcher_for", unbuilt)
+    launcher = Compiled(made, list(made.variants)).launcher(made.variants[0])
+    assert isinstance(launcher, TritonLauncher) and pipeline.grouped(launcher.tiles)
+    assert launcher.stand_in is not None
+    other = launcher.stand_in(())
+    assert not pipeline.grouped(other.tiles) and other.stand_in is None
+    plain = next(r for r in made.ranked[0] if not pipeline.grouped(r.tiles))
+    assert other.tiles == plain.tiles

@@ -30,6 +30,22 @@ FORMS["scale behind the product"] = (
     -> y[n, o]
     """,
 )
+FORMS["exponentials of a choice, summed"] = (
+    "x[N, K], y[N, K], p: bool[N, K]",
+    """
+    z[n: N, k: K] = select(p[n, k], x[n, k], y[n, k])
+    e[n: N, k: K] = exp(z[n, k])
+    s[n: N] = sum[k: K](e[n, k])
+    -> s[n]
+    """,
+    """
+    a[n: N, k: K] = exp(x[n, k])
+    b[n: N, k: K] = exp(y[n, k])
+    e[n: N, k: K] = select(p[n, k], a[n, k], b[n, k])
+    s[n: N] = sum[k: K](e[n, k])
+    -> s[n]
+    """,
+)
 VARIANCE = """
 t[n: N] = sum[k: K](x[n, k])
 u[n: N] = div(t[n], size(K))

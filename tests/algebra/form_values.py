@@ -9,6 +9,7 @@ from typing import Any
 import mpmath
 
 from cleave.algebra import opinion
+from cleave.algebra.digits import TooFar, exp, power
 from cleave.algebra.forms import (
     Apply,
     Element,
@@ -72,10 +73,10 @@ class FormValue:
             else:
                 if not value >= 0 or (value == 0 and e < 0):
                     return mpmath.nan
-                total *= mpmath.power(value, mpmath.mpf(e.numerator) / e.denominator)
+                total *= power(value, mpmath.mpf(e.numerator) / e.denominator)
         if mono.exponent.terms:
             exponent = self.poly(mono.exponent, scope)
-            total *= mpmath.nan if mpmath.isinf(exponent) else mpmath.exp(exponent)
+            total *= mpmath.nan if mpmath.isinf(exponent) else exp(exponent)
         return total
 
     def factor(self, factor: Factor, scope: Scope) -> Any:
@@ -191,12 +192,13 @@ def wrong_form(program: Program, seed: int, points: int = 2, digits: int = 60) -
             meaning = Strict(program, point)
             for node in program.nodes:
                 for where in itertools.product(*(range(point.extent(i.dim)) for i in node.axes)):
-                    value, reader = meaning.node(node, where), FormValue(meaning)
-                    if not mpmath.isfinite(value):
-                        continue
+                    reader = FormValue(meaning)
                     try:
+                        value = meaning.node(node, where)
+                        if not mpmath.isfinite(value):
+                            continue
                         form = reader.poly(forms[node], dict(zip(node.axes, where, strict=True)))
-                    except Opaque:
+                    except (Opaque, TooFar):
                         continue
                     error = abs(form - value)
                     rounding = reader.largest * mpmath.mpf(10) ** (-digits // 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mpmath
@@ -16,10 +17,11 @@ import mpmath
 from algebra.form_values import FormValue, Opaque
 from algebra.random_faults import FAULTS
 from algebra.random_faults import GENERAL as OFTEN
-from algebra.random_programs import Drawn
+from algebra.random_programs import KINDS, Drawn
 from algebra.random_rewrites import LAWS, apply_law, apply_laws
 from cleave.algebra import opinion
 from cleave.algebra.conditions import missing, needs_of
+from cleave.algebra.digits import TooFar
 from cleave.algebra.match import match
 from cleave.algebra.normal import normal_forms
 from cleave.algebra.opinion import Meaning, Point
@@ -47,14 +49,19 @@ class Verdict:
     answer: str
     differs: bool
     fault: str = ""
+    seen: int = 0
+    skipped: int = 0
+    """Elements that the second opinion looked at, and that it left out (`opinion.look`)."""
 
 
-def draw(seed: int | str, number: int, length: tuple[int, int] = (5, 10)) -> Pair:
+def draw(
+    seed: int | str, number: int, length: tuple[int, int] = (5, 10), kinds: Sequence[str] = KINDS
+) -> Pair:
     """Pair number `number`: of two, one is made by 1 to 5 sound laws, the other with one unsound law, and 0
-    to 2 sound ones before or after it."""
+    to 2 sound ones before or after it. `kinds` are those of the values that the first program is made of."""
     name = f"{seed} {number}"
     rng = random.Random(name)
-    program = Drawn(name).program(rng.randint(*length))
+    program = Drawn(name, kinds).program(rng.randint(*length))
     if number % 2 == 0:
         new, used = apply_laws(program, LAWS, rng.randint(1, 5), rng)
         return Pair(name, program, new, tuple(used), "")
@@ -69,17 +76,18 @@ def judge(pair: Pair, points: int = 3) -> Verdict:
     an unsound one that is proved, and none for most unsound ones that are not: they are no fault."""
     proof = prove(pair.a, pair.b, steps=False, points=0)
     count = points if not pair.unsound else 3 * points if proof.holds else pair.look
-    differs = False
+    differs, seen, skipped = False, 0, 0
     for point in opinion.points(pair.a, pair.b, count=count, seed=len(pair.name)):
-        found = opinion.compare(pair.a, pair.b, point)
-        if found is None or (not found.defined and proof.answer != "yes"):
+        look = opinion.look(pair.a, pair.b, point)
+        found, seen, skipped = look.difference, seen + look.seen, skipped + look.skipped
+        if found is None or (not found.defined and not proof.holds):
             continue
         if proof.holds and (proof.answer == "yes" or conditions_hold(pair, point)):
-            return Verdict(proof.answer, True, f"{proof.answer} is false: {found}")
+            return Verdict(proof.answer, True, f"{proof.answer} is false: {found}", seen, skipped)
         if found.defined and not pair.unsound and not proof.holds:
-            return Verdict(proof.answer, True, f"a sound law changed a value: {found}")
+            return Verdict(proof.answer, True, f"a sound law changed a value: {found}", seen, skipped)
         differs = differs or found.defined
-    return Verdict(proof.answer, differs)
+    return Verdict(proof.answer, differs, "", seen, skipped)
 
 
 def conditions_hold(pair: Pair, point: Point) -> bool:
@@ -94,7 +102,7 @@ def conditions_hold(pair: Pair, point: Point) -> bool:
             for where in itertools.product(*(range(point.extent(i.dim)) for i in free)):
                 try:
                     value = value_of.poly(need.value, dict(zip(free, where, strict=True)))
-                except Opaque:
+                except (Opaque, TooFar):
                     return False
                 holds = {"!=": abs(value) > 1e-30, ">": value > 1e-30, ">=": value >= 0, "[]": value == 1}
                 if mpmath.isnan(value) or not holds[need.rel]:

@@ -41,13 +41,18 @@ KINDS = ("map",) * 8 + ("reduce",) * 5 + (
     "contract", "contract", "select", "select", "mask", "mask", "cat", "part", "gather", "shift", "hot",
     "cascade", "cascade", "causal", "mean",
 )  # fmt: skip
+INFINITE = ("map",) * 8 + ("part",) * 6 + ("mask",) * 2 + ("select",) * 4 + ("reduce",) * 3 + (
+    "contract", "cascade", "hot", "mean", "log", "log",
+)  # fmt: skip
+"""Kinds of values among which many are infinite: maxima of parts that may be empty, masks, logs of 0."""
 
 
 class Drawn:
     """A program that grows one random value at a time."""
 
-    def __init__(self, seed: int | str) -> None:
+    def __init__(self, seed: int | str, kinds: Sequence[str] = KINDS) -> None:
         self.rng = random.Random(seed)
+        self.kinds = kinds
         self.nodes: list[Node] = [n for n in INPUTS if n.dtype == "f32"]
         self.truths: list[Node] = [INPUTS[4]]
 
@@ -61,7 +66,7 @@ class Drawn:
         return Program("p", INPUTS, tuple(outputs))
 
     def grow(self) -> None:
-        node = getattr(self, "_" + self.rng.choice(KINDS))()
+        node = getattr(self, "_" + self.rng.choice(self.kinds))()
         (self.truths if node.dtype == "bool" else self.nodes).append(node)
 
     def _axes(self, count: int) -> tuple[Index, ...]:
@@ -137,6 +142,16 @@ class Drawn:
         where = self._read(self.rng.choice(self.truths), axes)
         other = const(float("-inf")) if self.rng.random() < 0.4 else self._argument(axes)
         return map_node("select", axes, [where, self._argument(axes), other], "f32")
+
+    def _log(self) -> Node:
+        """The log of a sum of what a mask may leave nothing of."""
+        axes = self._axes(1)
+        bound = self._bound(axes, 1)
+        where = self._read(self.rng.choice(self.truths), (*bound, *axes))
+        value = map_node("exp", (*axes, *bound), [self._argument((*bound, *axes))], "f32")
+        kept = map_node("select", (*axes, *bound), [where, value.read(), const(0.0)], "f32")
+        total = reduce_node("sum", axes, bound, kept.read(), "f32")
+        return map_node("log", axes, [total.read()], "f32")
 
     def _cat(self) -> Node:
         other = self._axes(self.rng.choice((0, 1)))

@@ -44,7 +44,7 @@ def test_every_side_condition_is_guarded() -> None:
 
 # Each law is needed for some proof.
 NEEDED = {
-    "case": "masked, split with guarded maxima of parts",
+    "case": "exponentials of a choice, summed",
     "absent": "masked by products",
     "exp-log": "through the log of the sum",
     "content": "sigmoids summed",

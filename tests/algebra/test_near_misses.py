@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from algebra.near_forms import FORMS, SQUARE, X
+from algebra.near_infinite import FINITE, INPUTS, NAN, TRUTHS
 from algebra.near_more import INFINITE, MORE
 from algebra.near_more import UNDEFINED as NOWHERE
 from algebra.near_rows import ROWS
 from algebra.pairs import program, refuted
+from cleave.algebra.equal import answer
 from cleave.algebra.proof import prove
 
 MISSES = {**FORMS, **ROWS, **MORE}
@@ -44,6 +46,25 @@ def test_an_infinity_is_no_reason_not_to_be_defined(name: str) -> None:
     a, b = program(inputs, one), program(inputs, two)
     assert refuted(a, b), "the pair is no near miss"
     assert prove(a, b).answer != "yes" and prove(a, a).answer == prove(b, b).answer == "yes"
+
+
+@pytest.mark.parametrize("name", [*NAN, *TRUTHS])
+def test_what_is_made_of_infinities_has_conditions(name: str) -> None:
+    a, b = (program(INPUTS, body) for body in {**NAN, **TRUTHS}[name])
+    assert refuted(a, b, count=16), "the pair is no near miss"
+    proof = prove(a, b, steps=False)
+    assert proof.answer != "yes" and (proof.conditions or proof.answer == "no")
+    assert answer(a, b) != "yes"
+    assert (prove(b, a, steps=False).answer == "yes") == (name in NAN)
+    assert name in NAN or answer(b, a) != "yes"
+    assert prove(a, a).answer == prove(b, b).answer == "yes"
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_what_is_finite_after_all_has_none(name: str) -> None:
+    a, b = (program(INPUTS, body) for body in FINITE[name])
+    assert not refuted(a, b, count=16)
+    assert prove(a, b, steps=False).answer == prove(b, a, steps=False).answer == "yes"
 
 
 def test_there_are_many() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from algebra.pairs import program, refuted
 from cleave.algebra import opinion
-from cleave.algebra.opinion import Meaning, Point, compare, points
+from cleave.algebra.opinion import Meaning, Point, compare, look, points
 from cleave.ir.dims import Parts, size_of
 from cleave.ir.ops import Input, Scalar
 from cleave.ir.program import Program
@@ -108,3 +108,14 @@ def test_a_piece_may_be_read_at_the_place_in_the_whole() -> None:
     a = program("x[A, B], u[(A | B)]", "y[i: (A | B)] = cat[i = p | q](u[p], u[i])\n-> y[i]")
     b = program("x[A, B], u[(A | B)]", "y[i: (A | B)] = mul(u[i], 1.0)\n-> y[i]")
     assert not refuted(a, b)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("fn", ["exp", "sin", "cos", "tanh", "erf"])
+def test_numbers_out_of_reach_are_left_out_and_counted(fn: str) -> None:
+    tower = "".join(f"e{n + 1}[n: N] = exp(e{n}[n])\n" for n in range(1, 5))
+    text = "e1[n: N] = exp(x[n])\n" + tower + f"y[n: N] = {fn}(e5[n])\nz[n: N] = {{}}\n-> z[n]"
+    a, b = (program("x[N]", text.format(last)) for last in ("mul(y[n], 0.0)", "add(x[n], 1.0)"))
+    seen = [look(a, b, point) for point in points(a, b, count=6)]
+    assert sum(found.skipped for found in seen) > 0
+    assert all(found.seen + found.skipped for found in seen)

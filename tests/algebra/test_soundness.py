@@ -13,6 +13,7 @@ import pytest
 
 from algebra.random_faults import FAULTS
 from algebra.random_pairs import draw, judge
+from algebra.random_programs import INFINITE, KINDS
 from algebra.random_rewrites import LAWS
 from cleave.ir.text import print_program
 
@@ -46,6 +47,33 @@ def test_what_is_proved_is_true_of_many(block: int) -> None:
     assert answers["sound yes"] + answers["sound yes-if"] >= 0.9 * 1000
 
 
+FAULTY = (
+    ("7", 14219, False),  # the largest of what is inf for an empty part, as a softmax' argument
+    ("7", 32553, False),  # a sum of maxima, -inf if a part is empty, in an exponent
+    ("8", 20484, False),  # 1 / inf is 0, and exp(-inf) divided by
+    ("f2", 6393, True),  # a maximum of a constant, scaled by a negative number, in an exponent
+    ("8", 3243, False),  # exponentials of exponentials: once no end
+    ("f2", 6069, True),  # a proof that looked at too many cases
+)
+"""Pairs that were proved wrongly, or that took too long, and whether they are of programs with infinities."""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("seed", "number", "infinite"), FAULTY)
+def test_what_was_wrong_is_not(seed: str, number: int, infinite: bool) -> None:
+    pair = draw(seed, number, kinds=INFINITE if infinite else KINDS)
+    verdict = judge(pair, points=2)
+    assert not verdict.fault
+    assert verdict.answer != "yes"
+
+
+def test_programs_with_infinities() -> None:
+    for number in range(150):
+        pair = draw("infinite", number, kinds=INFINITE)
+        verdict = judge(pair, points=2)
+        assert not verdict.fault, f"pair {number}: {pair.laws}: {verdict.fault}"
+
+
 def test_every_law_and_every_fault_is_drawn() -> None:
     used: set[str] = set()
     for number in range(500):
@@ -70,3 +98,9 @@ def test_the_command_goes_on_where_it_stopped(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert found["pairs"] == 8 and sum(found["answers"].values()) == 8 and found["faults"] == []
     assert "8 of 8 pairs, 0 faults" in done.stdout
+    both = tmp_path / "both.json"
+    merge = [*command[:3], "--merge", str(out), str(out), "--code", "this", "--out", str(both)]
+    subprocess.run(merge, cwd=ROOT, check=True)
+    whole = json.loads(both.read_text())
+    assert (whole["code"], whole["pairs"], sum(whole["answers"].values())) == ("this", 16, 16)
+    assert whole["elements"]["compared"] == 2 * found["elements"]["compared"] > 0

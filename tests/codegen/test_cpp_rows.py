@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_cpp import assert_close, check_example, padded, shifted, sliced, to_torch, transposed
+from test_cpp import assert_close, check_example, padded, program, shifted, sliced, to_torch, transposed
 
 import tile_examples as te
 from candidates import CASES, arguments
@@ -118,3 +118,29 @@ def test_bf16_is_rounded_once_and_nan_stays_nan() -> None:
     (got,) = launcher(value)
     torch.testing.assert_close(got, value.to(torch.bfloat16), rtol=0, atol=0, equal_nan=True)
     assert "cut_bf16(" in launcher.source.text
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1100, 4099), (65, 70001), (70000, 61)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_what_no_cache_keeps_is_written_past_them(rows: int, columns: int, dtype: str) -> None:
+    """Rows of a large output at every offset: those that fit in a line of the thread's own, longer ones and
+    shorter ones; the same numbers as in an output of a few rows, which is written in place."""
+    n, k = Index(Atom("N"), 0), Index(Atom("K"), 1)
+    x = tensor("x", "input", dtype, Atom("N"), Atom("K"))
+    y = tensor("y", "output", dtype, Atom("N"), Atom("K"))
+    b = Block()
+    b.load("x1", (n, k), x, n, k)
+    b.store(y, b.compute("y1", (n, k), "add", "x1", "x1", dtype=dtype), n, k)
+    tiles = program("twice", (x, y), b, [(n, 4), (k, 1 << 17)])
+    text = cpp.emit(tiles).text
+    assert text.count("line_of<0>(y") == text.count("put_line(y") == 1
+    values = torch.randn(rows, columns, dtype={"f32": torch.float32, "bf16": torch.bfloat16}[dtype])
+    launcher = Launcher(tiles)
+    assert torch.equal(launcher(values)[0], 2 * values)
+    assert torch.equal(launcher(values[:3])[0], 2 * values[:3])
+
+
+def test_what_a_cache_keeps_is_written_in_place() -> None:
+    small = replace(te.softmax_keep(n_tile=4).tiles, sizes=((Atom("N"), 64), (Atom("K"), 1024)))
+    assert "line_of" in cpp.emit(te.softmax_keep(n_tile=4).tiles).text
+    assert "line_of" not in cpp.emit(small).text

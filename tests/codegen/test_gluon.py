@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cleave.codegen.gluon_loops import depending, needed
+from cleave.codegen.gluon_body import SCALE_UP, SMALL_DIVISOR
+from cleave.codegen.gluon_skew import depending, needed
 from cleave.codegen.gluon_text import LEAN, helpers_for, layouts_for, translated
 from cleave.codegen.triton import emit
 from cleave.codegen.triton_grid import snaked
@@ -72,7 +73,7 @@ def test_every_slot_that_is_waited_for_is_freed_and_filled(name: str) -> None:
         assert f"mbarrier.wait({ring}_full.index(" in rows
         assert f"mbarrier.arrive({ring}_free.index(" in rows
         assert f"mbarrier.wait({ring}_free.index(" in copies
-        assert re.search(rf"copy_in\(\w+, \[.*\], {ring}_full\.index\(", copies)
+        assert re.search(rf"copy_in\(\s*\w+,\s*\[.*\],\s*{ring}_full\.index\(", copies)
 
 
 def steps(text: str) -> dict[str, list[int]]:
@@ -110,9 +111,27 @@ def test_two_loads_of_one_tensor_in_a_step_have_rings_of_their_own() -> None:
             assert counts == waits == frees, ring
 
 
+def seen_by(group: int, rows: str) -> str:
+    """The lines of a function that a group runs."""
+    kept: list[str] = []
+    left = -1
+    for line in rows.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if line.strip() and depth <= left:
+            left = -1
+        text = line.strip()
+        if text in ("if group == 0:", "else:", "if group > 0:"):
+            left = depth if (text == "if group == 0:") == (group > 0) and left < 0 else left
+            continue
+        if left < 0:
+            kept.append(line)
+    return "\n".join(kept)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_counts_waits_and_frees_alike(name: str) -> None:
-    rows = text_of(program(name)).split("def main_copies(")[0]
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_step_counts_waits_and_frees_alike(name: str, group: int) -> None:
+    rows = seen_by(group, text_of(program(name)).split("def main_copies(")[0])
     totals: dict[str, list[int]] = {}
     for key, counts in steps(rows).items():
         own = totals.setdefault(key.split()[0], [0, 0, 0])
@@ -122,7 +141,14 @@ def test_a_step_counts_waits_and_frees_alike(name: str) -> None:
     running = name == "gate"  # there a step frees what the one before read, and the end frees the last
     for ring, (counts, waits, frees) in totals.items():
         once = (0, 1, 0)  # a tile that comes once is waited for and kept
-        assert (counts, waits, frees) in (once, (counts, counts, counts * (1 + running))), ring
+        unread = (counts, 0, counts) if name == "latent" and group else once  # and what the first one reads
+        fine = (once, unread, (counts, counts, counts * (1 + running)))
+        assert (counts, waits, frees) in fine, ring
+    if name == "latent":
+        rows = rows.split("for t0 in ", 1)[1]
+        full, free = ("arrive", "wait") if group == 0 else ("wait", "arrive")
+        for call in (f"mbarrier.{full}(given_full", f"mbarrier.{free}(given_free"):
+            assert rows.count(call) == rows.count("given_at += 1") == 4, call
 
 
 def test_a_dim_may_have_any_name() -> None:
@@ -163,6 +189,108 @@ def test_a_tile_that_comes_once_is_freed_behind_the_last_loop_that_reads_it() ->
     assert rows.rindex("warpgroup_mma(") < freed < rows.index("copy_out(")
     read = text_of(program("causal")).split("def main_copies(")[0]  # it is scaled: one load, and it is free
     assert read.index("mbarrier.arrive(q_ring_free") < read.index("warpgroup_mma(")
+
+
+def test_groups_share_the_columns_of_sums_that_are_too_wide_for_one() -> None:
+    """Each has all rows of its own columns: of a tile that both products read the first group multiplies all,
+    and then each its columns."""
+    rows, rest = text_of(program("latent")).split("def main_copies(")
+    text = re.sub(r"\(\s+", "(", re.sub(r",\s+", ", ", rows))
+    assert "sum2 = gl.full((64, 256), 0.0, gl.float32, MMA_256)" in text
+    assert "s = s0 + gl.arange(0, 64, layout=ROWS_64)" in text, "all rows"
+    assert "q2 = (gl.arange(0, 256, layout=COLUMNS_256) + group * 256)" in text
+    for tile in ("q_ring.index(q_here)", "kv_ring.index(kv_ring_slot)"):
+        assert f"{tile}.reshape([64, 512])" in text
+    assert text.count(".slice(group * 256, 256, 1), mul") == 2, "in both loops"
+    assert len(re.findall(r"copy_in\(\s*kv_tiles", rest)) == 2, "each tile comes once for all"
+    assert "kv_ring = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 64, 512]" in rest
+    assert "mbarrier.init(kv_ring_free.index(slot), count=2)" in rest
+
+
+def branches(loop: str) -> tuple[str, str, str]:
+    """What the first group does alone in a step, what the others do instead, and what all do then."""
+    alone, rest = loop.split("if group == 0:", 1)[1].split("else:", 1)
+    others, every = rest.split("given_at += 1", 1)
+    return alone, others, every
+
+
+def test_the_first_group_computes_what_has_no_shared_columns_and_gives_it() -> None:
+    rows, rest = text_of(program("latent")).split("def main_copies(")
+    loops = re.split(r"^ +for t0 in ", rows, flags=re.M)[1:]
+    assert len(loops) == 2
+    for loop in loops:
+        alone, others, every = branches(loop)
+        assert alone.count("warpgroup_mma(") == 2 and "gl.reduce(" in alone and "exp2_flushed(" in alone
+        order = ["given_free.index(0), given_at & 1 ^ 1", ".store(exp", "fence_async_shared()", "given_full"]
+        places = [alone.index(x) for x in order]
+        assert places == sorted(places)
+        assert "exp2_flushed" not in others and "warpgroup_mma(" not in others
+        order = ["given_full.index(0), given_at & 1)", ".load(ROWS_64)", "_left = given_room_2.index(0)"]
+        places = [others.index(x) for x in order]
+        assert places == sorted(places)
+        for ring in ("kv_ring_full", "k_rope_ring_free"):  # what the others wait for, and free unread
+            assert others.count(ring) == alone.count(ring) == 1
+        assert (
+            every.index("warpgroup_mma(")
+            < every.index("gl.sum(")
+            < every.index("given_free.index(0), count=1")
+        )
+    behind = loops[0].split("given_at += 1")[1].split("else:")[-1]
+    assert re.findall(r"(\w+) = given_room\w*\.index\(0\)\.load", behind) == ["max", "sum"]
+    assert "mbarrier.init(given_full.index(0), count=1)" in rest
+    assert "mbarrier.init(given_free.index(0), count=1)" in rest
+    assert "turns" not in rows
+
+
+def test_a_tile_of_first_and_last_products_is_not_held_for_another_step_where_there_are_two() -> None:
+    """Else nothing could be copied meanwhile. Then groups take turns, and nothing is left to a next step."""
+    shared = (FOLDER / "latent.tiles").read_text().replace("Q2 = 512", "Q2 = 256")
+    shared = shared.replace("Q2 by 512", "Q2 by 256").replace("S by 64", "S by 128")
+    rows = text_of(parse_tiles(shared)).split("def main_copies(")[0]
+    assert "_before" not in rows and "_left" not in rows and "given" not in rows
+    loop = rows[rows.index("for t0 in range(") :]
+    loop = loop[: loop.index("for t0", 1)]
+    places = [loop.index(x) for x in ("turns.index(group),", "turns.index((group + 1) % 2)", "gl.reduce(")]
+    assert places == sorted(places)
+    assert loop.count("warpgroup_mma_wait(0,") == 2
+    small = shared.replace("Q2 = 256", "Q2 = 128").replace("Q2 by 256", "Q2 by 128")
+    small = small.replace("stages 2", "stages 4")
+    assert "_before" in text_of(parse_tiles(small)), "with more turns it may be held"
+
+
+def test_products_that_are_only_added_have_one_accumulator() -> None:
+    rows = text_of(program("latent")).split("def main_copies(")[0]
+    assert "dot + dot_2" not in rows and "dot_2" not in rows
+    assert len(re.findall(r"^ +dot = warpgroup_mma\(", rows, re.M)) == 2
+
+
+def test_wide_operands_that_stay_are_located_anew_in_each_step() -> None:
+    """A compiler would keep a number for every 16 columns of them in registers."""
+    rows = text_of(program("latent")).split("def main_copies(")[0]
+    loops = re.split(r"^ +for t0\w* in ", rows, flags=re.M)[1:]
+    assert loops and all(re.search(r"q_here = anew\(q_ring_slot\)", loop) for loop in loops)
+    assert "def anew(" in rows
+    for name in ("gate", "short", "attention"):  # a few numbers are better kept
+        assert "anew(" not in text_of(program(name))
+
+
+def test_wide_results_leave_from_registers_where_shared_memory_has_no_room() -> None:
+    assert "copy_out(" not in text_of(program("latent")).split("def main_rows(")[1]
+    assert "copy_out(" in text_of(program("short")).split("def main_rows(")[1]
+
+
+def test_what_needs_all_columns_is_refused_where_groups_share_them() -> None:
+    text = (FOLDER / "latent.tiles").read_text()
+    old = "    store out[q0, s, q2] = cast_3\n"
+    assert old in text
+    new = "    top[s]: bf16 = reduce max[q2](cast_3)\n    all[s, q2]: bf16 = mul(cast_3, top)\n"
+    tiles = parse_tiles(text.replace(old, new + old.replace("cast_3", "all")))
+    with pytest.raises(Infeasible, match="reduces what warp groups share"):
+        emit(tiles, described=True, grouped=True)
+    scaled = text.replace("    c_5: f32", "    twice[s, q2]: bf16 = add(q, q)\n    c_5: f32")
+    scaled = scaled.replace("contract[q2](q, kv", "contract[q2](twice, kv")
+    with pytest.raises(Infeasible, match="summed over columns of which a group has a part"):
+        emit(parse_tiles(scaled), described=True, grouped=True)
 
 
 def test_two_groups_go_on_from_tile_to_tile_and_three_do_not() -> None:
@@ -232,6 +360,32 @@ def test_the_lean_hyperbolic_tangent_is_within_five_units_in_the_last_place() ->
         off = np.abs(np.where(x < one(0.625), near, far) - right) / unit
         worst = max(worst, float(off.max()))
     assert worst < 5, worst
+
+
+def test_a_block_is_divided_by_the_reciprocal_of_each_row() -> None:
+    rows = text_of(program("short")).split("def main_copies(")[0]
+    assert "part = 1.0 / (select_4 * scale)" in rows
+    assert "= sum2 * part[:, None] * scale[:, None]" in rows
+    with scope(numerics="strict"):
+        assert "part = 1.0" not in text_of(program("short"))
+
+
+def test_division_by_a_reciprocal_is_within_four_units_for_every_divisor() -> None:
+    one = np.float32
+    magnitudes = one(2.0) ** np.arange(-140, 127, dtype=one)
+    by = np.concatenate([magnitudes, magnitudes * one(1.2345678), [one(0), one(np.inf), one(np.nan)]])
+    factors = (one(1.0), one(3.3333333), one(0.77777), one(-1.9999999))
+    with np.errstate(all="ignore"):
+        for factor in factors:
+            for value in (by * factor, np.full_like(by, factor)):
+                scale = np.where(np.abs(by) < one(SMALL_DIVISOR), one(SCALE_UP), one(1))
+                found = value * (one(1) / (by * scale)) * scale
+                right = value.astype(np.float64) / by.astype(np.float64)
+                near = np.abs(right) < 2.0**-126  # there a unit is not relative
+                unit = np.where(near, 2.0**-126, np.spacing(np.abs(right).astype(one)))
+                finite = np.isfinite(right.astype(one))
+                assert (np.abs(found - right)[finite] <= 4 * unit[finite]).all()
+                assert np.array_equal(found[~finite], right.astype(one)[~finite], equal_nan=True)
 
 
 def test_late_products_start_behind_the_next_steps_first() -> None:

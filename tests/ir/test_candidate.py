@@ -27,7 +27,7 @@ def full(candidate: Candidate) -> Candidate:
         derivation=(Step("sum is linear", "node y, line 3", 'sum["k"](a)', "two\nlines\tand `this`"),),
         conditions=(Condition("exponent", "c", "<= 0", True, "max"), Condition("range", "", "", False, "")),
         splits=(k, Union((k, Atom("N")))),
-        split_form=PROGRAMS["split_softmax"],
+        written_out=PROGRAMS["split_softmax"],
         form="divided last",
         cost=(("operations", "2*N*K + N"), ("bytes", "4*N")),
         reassociated=True,

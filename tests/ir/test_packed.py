@@ -80,6 +80,8 @@ def test_other_objects_are_refused() -> None:
         pack((1j,))
 
 
-def test_a_changed_copy() -> None:
-    step = Step("law", "e", "a", "b")
-    assert changed(step, after="c") == Step("law", "e", "a", "c") and step.after == "b"
+def test_changed_copies() -> None:
+    steps = [Step("law", "e", "a", "b"), Step("other", "f", "c", "d")]
+    assert changed(steps, after="xy") == [Step("law", "e", "a", "x"), Step("other", "f", "c", "y")]
+    assert [step.after for step in steps] == ["b", "d"]
+    assert changed([]) == []

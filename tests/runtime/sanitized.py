@@ -15,13 +15,14 @@ from benchmarks.case import Case, Sizes
 from benchmarks.compiling import captured
 from benchmarks.harness import allowed_error, as_tuple, errors, reference
 from benchmarks.suites import PAPER, STATIC
+from test_cpp import program
 
 import tile_examples as te
 from cleave import pipeline
-from cleave.ir.dims import Dim
+from cleave.ir.dims import Atom, Dim, Index
 from cleave.runtime.launch import DTYPES, Launcher
 from tile_attention import attention, attention_split
-from tile_builder import Example
+from tile_builder import Block, Example, tensor
 
 
 def layouts(value: torch.Tensor) -> list[torch.Tensor]:
@@ -55,7 +56,24 @@ def run_example(example: Example) -> None:
                 launcher(*(m[min(number, len(m) - 1)] for m in made))
 
 
+def far_outputs() -> None:
+    """Outputs that are written past the caches, at every offset of their lines."""
+    n, k = Index(Atom("N"), 0), Index(Atom("K"), 1)
+    for dtype in ("f32", "bf16"):
+        x = tensor("x", "input", dtype, Atom("N"), Atom("K"))
+        y = tensor("y", "output", dtype, Atom("N"), Atom("K"))
+        block = Block()
+        block.load("x1", (n, k), x, n, k)
+        block.store(y, block.compute("y1", (n, k), "add", "x1", "x1", dtype=dtype), n, k)
+        launcher = Launcher(program("twice", (x, y), block, [(n, 4), (k, 1 << 17)]), sanitize=True)
+        for shape in ((2100, 4099), (130, 70001), (140000, 61)):
+            values = torch.randn(shape).to(DTYPES[dtype])
+            assert torch.equal(launcher(values)[0], 2 * values), f"{dtype} {shape}"
+        print("far outputs", dtype, flush=True)
+
+
 def examples() -> None:
+    far_outputs()
     odd = (
         te.matmul(n_tile=7, o_tile=19, k_tile=5),
         te.norm_linear(n_tile=3, o_tile=18, k_tile=9),

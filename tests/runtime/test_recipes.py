@@ -208,6 +208,8 @@ def test_the_nearest_sizes_scale_the_model(recipe: Recipe, folder: Path) -> None
     fresh = replace(tiles, name="untuned")
     assert found.seconds(fresh, {S: 64}, model) == pytest.approx(1e-4), "measured here, and lost"
     assert found.seconds(fresh, {S: 128}, model) == pytest.approx(2.5e-5)
+    far = [found.seconds(one, {S: 4096}, model) for one in (tiles, fresh)]
+    assert far[0] == pytest.approx(far[1]), "nothing near was measured: the model alone ranks"
 
 
 def test_settings_that_bar_a_candidate_bar_its_tile_programs(recipe: Recipe, folder: Path) -> None:

@@ -87,6 +87,23 @@ def test_other_sizes_are_not_searched_again(searches: list[str]) -> None:
     assert searches == ["row"]
 
 
+def test_forms_over_parts_are_unpacked_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = parse_program(ROW)
+    first = search_store.search(program)
+    search_store.forget()
+    unpacked: list[object] = []
+    real = search_store.unpack
+    monkeypatch.setattr(search_store, "unpack", lambda *given: unpacked.append(1) or real(*given))
+    again = search_store.search(parse_program(ROW.replace("T = 64", "T = 5")))
+    split = [c for c in again.candidates if c.splits]
+    assert len(unpacked) == 1 and len(split) > 1
+    texts = [print_program(c.split_form) for c in split if c.split_form is not None]
+    assert len(unpacked) == 2
+    assert [text.replace("T = 5", "T = 64") for text in texts] == [
+        print_program(c.split_form) for c in first.candidates if c.split_form is not None
+    ]
+
+
 def test_other_programs_and_settings_are(searches: list[str]) -> None:
     program = parse_program(ROW)
     search_store.search(program)

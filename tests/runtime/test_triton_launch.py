@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import tile_examples as te
 from cleave.codegen.source import Source
@@ -17,8 +18,10 @@ from cleave.codegen.triton import emit
 from cleave.errors import BuildError, Invalid
 from cleave.ir.dims import Atom
 from cleave.knobs import scope
+from cleave.runtime import triton_launch
 from cleave.runtime.triton_build import compile_for, load_module
 from cleave.runtime.triton_launch import TritonLauncher, dense, split_steps
+from cleave.schedule.parse import parse_tiles
 
 TESTS = Path(__file__).parents[1]
 
@@ -133,6 +136,33 @@ def test_spills_are_seen(tmp_path: Path) -> None:
     with scope(cache_dir=tmp_path):
         (report,) = compile_for(emit(replace(example.tiles, kernels=kernels)))
     assert report.spills > 0 and report.registers == 255
+
+
+def test_what_warp_groups_cannot_take_goes_to_the_next_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles for groups are not those that a kernel without them would have."""
+    monkeypatch.setattr(triton_launch, "compile_for", lambda *_: ())
+    monkeypatch.setattr(triton_launch, "cores_of", lambda _: 132)
+    tiles = parse_tiles((TESTS / "cases" / "groups" / "attention.tiles").read_text())
+    alone = replace(tiles, kernels=tuple(replace(k, groups=0, stages=2) for k in tiles.kernels))
+    launcher, other = (TritonLauncher(x, capability=90) for x in (tiles, alone))
+    asked: list[object] = []
+
+    def stand_in(args: object) -> TritonLauncher:
+        asked.append(args)
+        return other
+
+    def groups_of(*args: torch.Tensor) -> tuple[int, int]:
+        (launch,) = launcher._plan(args, ahead=True).launches
+        return launch.entry.groups, launch.entry.stages
+
+    q, k, v = (torch.empty(32, n, 64, dtype=torch.bfloat16, device="meta") for n in (256, 384, 384))
+    odd = torch.empty(32, 384, 65, dtype=torch.bfloat16, device="meta")[..., :64]
+    assert groups_of(q, k, v) == (2, 4)
+    assert groups_of(q, odd, v) == (0, 4), "without another choice the same tiles do"
+    launcher.stand_in = stand_in
+    assert groups_of(q, odd, v) == groups_of(q, k, odd) == (0, 2)
+    assert groups_of(q, k, v) == (2, 4)
+    assert len(asked) == 1, "it is made once"
 
 
 def test_dense_strides() -> None:

@@ -84,6 +84,37 @@ def test_no_budget_measures_little_and_says_so(data: Path) -> None:
     assert tuned.results == [] and tuned.best is None and tuned.seconds < 5
 
 
+def test_what_is_built_is_measured_while_more_is_to_be_built(data: Path) -> None:
+    """Where there is no time to build all, the likeliest are measured, and never while a compiler works."""
+    events: list[Event] = []
+    start = time.monotonic()
+    tuned = tune([point(*["tardy"] * 12)], Limits(budget=15, jobs=2), watch=events.append, target="cpu")[0]
+    assert time.monotonic() - start < 20
+    wanted = point(*["tardy"] * 12).choices
+    found = {r.choice for r in tuned.results}
+    assert 1 <= len(found) < 12 and found == set(wanted[: len(found)])
+    assert all(r.measured.status == "right" for r in tuned.results)
+    told = [e.what for e in events if e.what.startswith("measured ")]
+    assert len(told) == len(found) and all("no compiler at work" in text for text in told)
+    assert events[-1].total == 12 and events[-1].done == len(found)
+
+
+@pytest.mark.slow
+def test_a_compiler_that_hangs_costs_no_other_its_measurement(data: Path) -> None:
+    start = time.monotonic()
+    tuned = tune([point("main", "stuck", "main", "main")], Limits(budget=30, jobs=2), target="cpu")[0]
+    assert time.monotonic() - start < 36
+    found = {r.choice for r in tuned.results if r.measured.status == "right"}
+    choices = point("main", "stuck", "main", "main").choices
+    assert choices[0] in found and choices[2] in found and choices[1] not in found
+
+
+def test_why_nothing_was_measured_is_told(data: Path) -> None:
+    tuned = tune([point("stuck")], Limits(budget=1), target="cpu")[0]
+    assert not tuned.results and "the budget of 1 s ended while" in tuned.note
+    assert "compiling, the longest for" in tuned.note
+
+
 def test_the_key_tells_points_apart_and_not_names(data: Path) -> None:
     one = key_of(point("main"))
     other = key_of(Point(PROGRAM, "cpu", {**SIZES, next(iter(SIZES)): 25}, ()))
@@ -108,7 +139,8 @@ def test_what_compiles_slowly_and_what_differs_in_little_comes_last(data: Path) 
     assert weight(heavy) >= HEAVY > weight(made[1])
     twin = replace(made[1], name="twin")
     choices = [Choice(tiles, 1e-6) for tiles in (heavy, made[1], twin, made[2])]
-    assert [c.tiles for c in ordered(choices)] == [made[1], made[2], twin, heavy]
+    assert [c.tiles for c in ordered(choices, "cuda")] == [made[1], made[2], twin, heavy]
+    assert [c.tiles for c in ordered(choices, "cpu")] == [heavy, made[1], made[2], twin]
     torch.set_float32_matmul_precision("high")
     try:
         assert weight(heavy) == 0  # matrix units do it
@@ -155,6 +187,22 @@ def test_it_tells_where_it_is_twice_a_second(data: Path) -> None:
     assert max(b - a for a, b in pairwise(times)) < 1.5
     assert "working out" in events[0][1].what and events[0][1].left > 15
     assert max(b - a for a, b in pairwise([*lines, times[-1]])) < 2.0 + 0.5
+
+
+def test_on_the_cpu_nothing_is_measured_while_points_are_worked_out(data: Path) -> None:
+    pending: list[Future[Point]] = [Future(), Future()]
+    pending[0].set_result(point("main"))
+    threading.Timer(3, lambda: pending[1].set_result(point("main"))).start()
+    events: list[tuple[float, Event]] = []
+    start = time.monotonic()
+    tuned = tune(
+        pending,
+        Limits(budget=40),
+        watch=lambda event: events.append((time.monotonic() - start, event)),
+        target="cpu",
+    )
+    assert [t.best is not None for t in tuned] == [True, True]
+    assert min(at for at, event in events if event.total) > 2.9
 
 
 def test_what_fails_to_be_worked_out_is_told(data: Path) -> None:

@@ -26,7 +26,7 @@ PROGRAM = parse_program(
 SIZES = {Atom("N"): 24, Atom("O"): 20, Atom("K"): 33}
 
 _COMPILER = r"""#!/bin/bash
-# Compiles quickly, and breaks kernels whose name says so.
+# Compiles quickly, and breaks kernels whose name says so, or takes its time for them.
 if [ "$1" = --version ]; then exec g++ --version; fi
 source=$(mktemp)
 trap 'rm -f "$source"' EXIT
@@ -39,6 +39,8 @@ breaks memory 'return 1;'
 breaks wrong 'return 0;'
 breaks refused 'this is no statement'
 breaks slow 'usleep(300000);'
+if grep -q '^extern "C" int [a-z_0-9]*_tardy(' "$source"; then sleep 2; fi
+if grep -q '^extern "C" int [a-z_0-9]*_stuck(' "$source"; then sleep 60; fi
 g++ "$@" -O0 < "$source"
 """
 

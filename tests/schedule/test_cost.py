@@ -6,10 +6,15 @@ import pytest
 
 from candidates import CASES
 from cleave.ir.dims import Atom, Dim
-from cleave.schedule.cost import cost_of, kernel_cost
+from cleave.schedule.cost import cost_of, held_bytes, kernel_cost, streams
+from cleave.schedule.cuts import plans
+from cleave.schedule.family import Families
+from cleave.schedule.kernels import build, forms, input_tensors, output_roots
 from cleave.schedule.machine import CPU, H200, Machine, width
 from cleave.schedule.merging import apart
+from cleave.schedule.room import only_loads, shared_bytes
 from cleave.schedule.select import Ranked, best, choose_parts
+from cleave.schedule.space import tilings
 
 
 def ranked(name: str, machine: Machine, **sizes: int) -> tuple[tuple[Ranked, ...], dict[Dim, int]]:
@@ -62,7 +67,8 @@ def test_the_program_costs_what_its_kernels_cost(name: str) -> None:
         parts = choose_parts(r.tiles, sizes, H200)
         each = [kernel_cost(k, sizes, H200, parts) for k in r.tiles.kernels]
         total = cost_of(apart(r.tiles), sizes, H200, parts)
-        assert total.seconds == pytest.approx(sum(c.seconds for c in each))
+        following = H200.following * (len(each) - 1)
+        assert total.seconds == pytest.approx(sum(c.seconds for c in each) - following)
         assert total.launches == len(each)
         assert r.cost.launches == sum(not k.merged for k in r.tiles.kernels)
 
@@ -75,3 +81,49 @@ def test_empty_grids_cost_a_launch() -> None:
 
 def test_widths() -> None:
     assert [width(d) for d in ("f64", "f32", "bf16", "i8", "bool")] == [8, 4, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("rows", "width_", "warps"), [(16, 32768, 32), (8192, 32768, 32), (4096, 4096, 8)])
+def test_a_row_that_fits_is_kept_by_as_many_threads_as_keep_it_short(
+    rows: int, width_: int, warps: int
+) -> None:
+    found, _ = ranked("softmax", H200, N=rows, K=width_)
+    tiles = found[0].tiles
+    (kernel,) = tiles.kernels
+    assert [w.tile for w in kernel.whole] == [width_], "the row is read more than once"
+    assert dict(tiles.limits) == {Atom("K"): width_}
+    assert kernel.warps == warps
+
+
+def test_a_row_that_no_block_can_keep_is_read_again() -> None:
+    found, _ = ranked("softmax", H200, N=8192, K=131072)
+    assert not any(w.index.dim == Atom("K") for r in found for k in r.tiles.kernels for w in k.whole)
+
+
+def test_what_is_held_and_multiplied_as_loaded_is_the_same_of_kernel_and_tiling() -> None:
+    """So that a kernel gets the part count at launch that it was ranked with."""
+    for name in ("matmul", "attention", "rms_linear", "swiglu", "low_rank"):
+        candidate = CASES[name].candidate
+        sizes = CASES[name].bound()
+        plan = plans(candidate, sizes, H200)[0]
+        order = [*input_tensors(candidate.program), *(s.name for s in plan.workspaces)]
+        order += [r.tensor.name for r in output_roots(candidate.program)]
+        for spec in plan.specs:
+            made = build(forms(spec, sizes, H200)[0])
+            for tiling in tilings(made, sizes, H200):
+                kernel = Families(made).of(tiling, H200, order)
+                written = kernel.kernel(tiling)
+                assert streams(written) == only_loads(made.graph)
+                if not tiling.groups:
+                    assert held_bytes(written) == shared_bytes(made, tiling), name
+
+
+def test_blocks_that_only_multiply_are_no_more_than_have_room() -> None:
+    """64 columns of 4096 in 64 blocks, 128 rows of each operand a step and four steps on their way: a core
+    holds one, so two parts make one wave; a block that computes an operand wants another one beside."""
+    found, sizes = ranked("matmul", H200, M=64, K=4096, N=4096)
+    split = next(r for r in found if r.tiles.splits)
+    kernel = split.tiles.kernels[0]
+    blocks = kernel_cost(kernel, sizes, H200, choose_parts(split.tiles, sizes, H200)).blocks
+    room = H200.core_bytes // held_bytes(kernel)
+    assert blocks <= H200.cores * max(1, min(2, room))

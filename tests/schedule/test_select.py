@@ -144,6 +144,23 @@ def test_parts_fill_the_machine_but_not_more() -> None:
     assert choose_parts(tiles, tiles_sizes(S=1, T=0), H200) == {Atom("T"): 1}
 
 
+def test_on_the_cpu_parts_read_once_what_two_blocks_would_read_twice() -> None:
+    """A block of rows for each core would be enough of them, but each would go through all of the weight."""
+    from cleave.ir.parse import parse_program
+
+    rows = parse_program(
+        """program rowsum(x: f32[N, K], w: f32[K, O]) where K = 512, O = 32000 {
+  p[n: N, o: O]: f32 = contract[k: K](x[n, k], w[k, o])
+  out[n: N]: f32 = sum[o: O](p[n, o])
+  return out[n]
+}
+"""
+    )
+    first = best([Candidate(rows, ())], rows.bind({Atom("N"): 64}), CPU, 8)[0].tiles
+    assert [k.name for k in first.kernels] == ["main_part", "main_merge"]
+    assert [axis.tile for axis in first.kernels[0].grid] == [1, 64]
+
+
 def tiles_sizes(**sizes: int) -> dict[Dim, int]:
     """Sizes of the attention case."""
     return CASES["attention"].candidate.program.bind({Atom(a): n for a, n in sizes.items()})

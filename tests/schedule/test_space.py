@@ -9,7 +9,8 @@ from cleave.ir.dims import Atom, Dim
 from cleave.schedule.cuts import plans
 from cleave.schedule.kernels import Built, build, forms
 from cleave.schedule.machine import CPU, H200, Machine
-from cleave.schedule.space import fits, limits_of, power, roles_of, spread, tilings
+from cleave.schedule.room import fits
+from cleave.schedule.space import limits_of, power, roles_of, spread, tilings
 
 
 def built(name: str, machine: Machine, **sizes: int) -> tuple[Built, dict[Dim, int]]:

@@ -125,9 +125,9 @@ class _Maker:
         proof = self.proof
         for side, program in zip(("first", "second"), self.programs, strict=True):
             proof.second = side == "second"
-            for node in program.nodes:
+            for number, node in enumerate(program.nodes):
                 if proof.enter(node):
-                    place = f"{side} {program.names.get(node)}"
+                    place = f"{side} {program.names.get(node, number)}"
                     proof.forms[node] = tuple(self.settle(place, proof.forms[node], self.eager))
         for number in range(len(self.programs[0].outputs)):
             self.output(number)

@@ -27,12 +27,14 @@ MOST = 24
 @dataclass(frozen=True)
 class Demand:
     """The node is read at `terms`, one for each axis, where `guard` (0 or 1) holds. `owners` are the parts
-    that free indices run inside. With `loose` that may be more than what is read."""
+    that free indices run inside. With `loose` that may be more than what is read; with `hidden` a comparison
+    reads it, and gives a truth whether it is a number or not."""
 
     terms: tuple[Term, ...]
     guard: Poly = ONE
     owners: tuple[tuple[Index, Term], ...] = ()
     loose: bool = False
+    hidden: bool = False
 
     @property
     def key(self) -> str:
@@ -43,7 +45,8 @@ class Demand:
         names = {i: f"~{n}" for n, i in enumerate(free)}
         owners = sorted(f"{term_text(var(i), names)} in {term_text(t, names)}" for i, t in self.owners)
         # What runs inside a part is there only where the part is not empty.
-        return ";".join([*(term_text(t, names) for t in self.terms), self.guard.text(names), *owners])
+        kind = "hidden" if self.hidden else ""
+        return ";".join([*(term_text(t, names) for t in self.terms), self.guard.text(names), *owners, kind])
 
 
 def everywhere(node: Node) -> Demand:
@@ -92,9 +95,12 @@ def _read_by(node: Node, demand: Demand, forms: Forms) -> Iterator[tuple[Node, D
         truth = rewrite.substitute(as_truth(form_of(op.args[0], forms)), where)
         guards[1:] = [mul(demand.guard, truth), mul(demand.guard, predicates.complement(truth))]
     within = [a for a in node.reads if a not in node.args]
+    hides = demand.hidden or node.dtype == "bool"
+    choice = op.args[0] if isinstance(op, Map) and op.fn == "select" else None
     for access, guard in (*zip(node.args, guards, strict=True), *((a, demand.guard) for a in within)):
         if guard.terms:
-            yield access.node, Demand(_at(access, where, forms), guard, inside, demand.loose)
+            hidden = hides or access is choice
+            yield access.node, Demand(_at(access, where, forms), guard, inside, demand.loose, hidden)
 
 
 def _pieces(
@@ -110,7 +116,7 @@ def _pieces(
         guard = mul(demand.guard, inside)
         if guard.terms:
             terms = _at(piece, {**where, Index(part, own.number): local}, forms)
-            yield piece.node, Demand(terms, guard, demand.owners, demand.loose)
+            yield piece.node, Demand(terms, guard, demand.owners, demand.loose, demand.hidden)
 
 
 def _at(access: Access, where: Mapping[Index, Term], forms: Forms) -> tuple[Term, ...]:

@@ -1,39 +1,109 @@
 """Derivations: the named laws that lead from the user's program to a candidate, for people.
 
-Each chosen reading is one step: the law, the value it was applied to, the flat form before, and how it is
-built after, readable with pencil and paper.
+A reading of a cluster may use several laws at once; here it is taken apart into stages of one law each, which
+`chain` tells as steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
-from cleave.algebra.clusters import Product, is_linear
-from cleave.algebra.read import Reader, Reading
-from cleave.algebra.stability import spell
-from cleave.ir.candidate import Step
+from cleave.algebra.bodies import Exp, Shift
+from cleave.algebra.chain import Chain, Law
+from cleave.algebra.clusters import Product
+from cleave.algebra.folds import cut_plainly, split_from
+from cleave.algebra.pieces import Assembly
+from cleave.algebra.read import Reader, Reading, orders_of
 from cleave.ir.dims import Index, Term
 from cleave.ir.ops import Access, Node
 from cleave.ir.program import Program
 
+FINITE = "the sums are finite"
+REGROUPED = Law("a product is associative and commutative", "no condition")
+COMMUTE = Law("sums over two indices commute, and factors without the index of a sum leave it", FINITE)
+OTHER = Law("a shared factor joins another operand of the product", "no condition")
+OPENED = Law("a sum of a sum is the sum of sums", FINITE)
+COMMON = Law("a common factor leaves a sum", "no condition")
+TERMS = Law("in each term, sums commute and factors without the index of a sum leave or join it", FINITE)
+MOVED = Law("factors without the index of a part leave its sum", "no condition")
+CARRIED = {
+    Exp: Law(
+        "exp(f - u) = exp(f - p) * exp(p - u), p what u is for a part, and exp(p - u) leaves its sum",
+        "p is finite; where it is not, 0 is taken off",
+    ),
+    Shift: Law(
+        "f - u = (f - p) + (p - u), p what u is for a part; products and squares open, p - u leaves its sum",
+        "p is defined; an empty part has one that is",
+    ),
+}
+"""How a sum around a value of the whole is had from one around a value of a part."""
 
-def describe(
-    reader: Reader, program: Program, choice: dict[Node, Reading]
-) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """The steps of a choice of readings, and the places where a difference may cancel."""
-    steps: list[Step] = []
-    cancels: list[str] = []
+
+Told = dict[tuple[int, tuple[tuple[Node, Reading], ...]], Chain]
+"""Chains by reader and the stages that led to them: many choices of readings begin alike."""
+
+
+def told(chain: Chain, reader: Reader, choice: Mapping[Node, Reading], known: Told) -> Chain:
+    """The chain with the steps of a choice of readings, of the program that the chain has led to."""
+    names = chain.program
+    done: tuple[tuple[Node, Reading], ...] = ()
     for node, reading in choice.items():
-        place = spell(program, node.read())
-        if is_linear(node):
-            form = reader.flat.form(node)
-            before, after = spell_form(program, form), _after(program, form, reading)
-        else:
-            before, after = place, "sum(common * (rest + rest))"
-        steps.append(Step(reading.law, place, before, after))
-        if reading.cancels:
-            cancels.append(place)
-    return tuple(steps), tuple(cancels)
+        for law, stage in stages(reader, names, node, reading):
+            key = id(reader), (*done, (node, stage))
+            if key not in known:
+                known[key] = chain.then(law, reader.rebuild(dict(key[1])), names.names.get(node, ""))
+            chain = known[key]
+        done = (*done, (node, reading))
+    return chain
+
+
+def stages(reader: Reader, program: Program, node: Node, reading: Reading) -> list[tuple[Law, Reading]]:
+    """A reading of a node as readings of one law each, the last one being it; some may change nothing."""
+    if reading.common[0] >= 0:
+        return [(TERMS, replace(reading, raw=True)), (COMMON, reading)]
+    form = reader.flat.form(node)
+    own = orders_of(form)[0]
+    if reading.opened >= 0:
+        first = replace(reading, order=own, raw=True)
+        return [(OPENED, first), (COMMUTE, replace(reading, raw=True)), (TERMS, reading)]
+    first = replace(reading, order=own, last=False)
+    return [
+        (_moved(program, form, reading.late), first),
+        (COMMUTE, replace(reading, last=False)),
+        (OTHER, reading),
+    ]
+
+
+def _moved(program: Program, form: Product, late: bool) -> Law:
+    if not form.free and form.coefficient in (1, -1):
+        return REGROUPED
+    text = "a factor without the bound index leaves the sum" if late else "a factor joins the sum"
+    factors = [_product(program, ((access, Fraction(1)),)) for access, _ in form.free]
+    factors += [f"{float(form.coefficient):g}"] if form.coefficient not in (1, -1) else []
+    verb = "does" if len(factors) == 1 else "do"
+    return Law(text, f"{' and '.join(factors)} {verb} not depend on {', '.join(map(name_of, form.bound))}")
+
+
+def split(chain: Chain, assembly: Assembly) -> Chain:
+    """The chain with one loop cut into parts: first every reduction by itself, then so that no part needs
+    what only all parts together know."""
+    over, states = assembly.over, assembly.states.values()
+    kinds = " and ".join(sorted({"sum" if s.kind == "count" else s.kind for s in states}))
+    cut = Law(
+        f"a {kinds} over {over} is one over parts of one in each part",
+        f"the parts are disjoint and make up {over}",
+    )
+    gens = {type(gen) for state in states for gen, _ in state.inside}
+    own = [law for kind, law in CARRIED.items() if kind in gens]
+    if not own or any(outside for m in assembly.members.values() for _, outside, _ in m.terms):
+        own.append(MOVED)
+    given = [o.given for o in own if o is not MOVED] or [MOVED.given]
+    law = Law("; ".join(o.text for o in own), "; ".join(given))
+    return chain.then(cut, cut_plainly(chain.program, assembly)).then(
+        law, split_from(chain.program, assembly)
+    )
 
 
 def form_name(reader: Reader, choice: dict[Node, Reading]) -> str:
@@ -65,31 +135,10 @@ def _words(reader: Reader, node: Node, reading: Reading) -> list[str]:
     return words or ["rebuilt"]
 
 
-def spell_form(program: Program, form: Product) -> str:
-    """A flat form as text."""
-    bound = " ".join(f"sum[{name_of(i)}]" for i in form.bound)
-    body = _product(program, form.factors, form.coefficient)
-    return f"{bound} {body}".strip()
-
-
-def _after(program: Program, form: Product, reading: Reading) -> str:
-    inside = _product(program, form.inside, Fraction(1))
-    outside = _product(program, form.free, form.coefficient)
-    order = [form.bound[n] for n in reading.order] if reading.order else list(form.bound)
-    sums = " ".join(f"sum[{name_of(i)}]" for i in reversed(order))
-    if reading.opened >= 0:
-        return f"{sums} of each term"
-    if reading.last:
-        inside = _product(program, tuple(reversed(form.inside)), Fraction(1))
-    if not form.free and form.coefficient == 1:
-        return f"{sums} ({inside})"
-    return f"({sums} {inside}) * {outside}" if reading.late else f"{sums} ({inside} * {outside})"
-
-
-def _product(program: Program, factors: tuple[tuple[Access, Fraction], ...], c: Fraction) -> str:
-    parts = [] if c == 1 and factors else [f"{float(c):g}"]
+def _product(program: Program, factors: tuple[tuple[Access, Fraction], ...]) -> str:
+    parts: list[str] = []
     for access, power in factors:
-        text = spell(program, access)
+        text = program.names.get(access.node, "") or getattr(access.node.op, "name", "a value")
         if access.terms:
             text += f"[{', '.join(map(_term, access.terms))}]"
         parts.append(text if power == 1 else f"{text}^{power}")

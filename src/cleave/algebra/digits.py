@@ -15,6 +15,21 @@ mpmath: Any = _mpmath
 Value = Any
 """An mpmath number; integers and truths are exact ones."""
 
+REACH = 1000
+"""Exponentials, sines and integers are made of numbers below `2 ** REACH`: the digits before the point are
+work, too, and a number that is an exponential of an exponential has more of them than there is memory."""
+
+
+class TooFar(Exception):
+    """A value is made of a number that is too large to compute with."""
+
+
+def near(value: Value) -> Value:
+    """The number, if it is within reach, or infinite; else `TooFar`."""
+    if mpmath.isfinite(value) and value and mpmath.mag(value) > REACH:
+        raise TooFar
+    return value
+
 
 def number(value: Any) -> Value:
     if isinstance(value, Fraction):
@@ -29,7 +44,7 @@ def convert(value: Value, old: str, new: str) -> Value:
         return mpmath.mpf(value != 0)
     if not mpmath.isfinite(value):
         return mpmath.nan
-    whole = int(snapped(value))
+    whole = int(snapped(near(value)))
     bits = 8 if new == "u8" else int(new[1:])
     whole %= 1 << bits
     return mpmath.mpf(whole - (1 << bits) if new != "u8" and whole >> (bits - 1) else whole)
@@ -59,16 +74,21 @@ def _min(values: Sequence[Value]) -> Value:
     return -_max([-v for v in values])
 
 
-def _exp(x: Value) -> Value:
-    return mpmath.mpf(0) if x == -mpmath.inf else mpmath.exp(x)
+def exp(x: Value) -> Value:
+    """The exponential; 0 of -inf. `TooFar` where the argument is out of reach."""
+    return mpmath.mpf(0) if x == -mpmath.inf else mpmath.exp(near(x))
 
 
 def _log(x: Value) -> Value:
     return -mpmath.inf if x == 0 else mpmath.log(x)
 
 
-def _power(x: Value, y: Value) -> Value:
-    return mpmath.nan if x < 0 and y != int(y) else mpmath.power(x, y)
+def power(x: Value, y: Value) -> Value:
+    """A power; NaN of a negative number unless the exponent is an integer. `TooFar` where the log of the
+    result is out of reach."""
+    if mpmath.isfinite(x) and x and mpmath.isfinite(y):
+        near(near(y) * mpmath.mag(x))
+    return mpmath.nan if x < 0 and y != mpmath.floor(y) else mpmath.power(x, y)
 
 
 def _round(x: Value) -> Value:
@@ -76,22 +96,22 @@ def _round(x: Value) -> Value:
 
 
 def _bits(operation: Callable[[int, int], int]) -> Callable[[Value, Value], Value]:
-    return lambda a, b: mpmath.mpf(operation(int(a), int(b)))
+    return lambda a, b: mpmath.mpf(operation(int(near(a)), int(near(b))))
 
 
 _UNARY: dict[str, Callable[[Value], Value]] = {
     "id": lambda x: x,
     "neg": lambda x: -x,
-    "exp": _exp,
+    "exp": exp,
     "log": _log,
     "sqrt": lambda x: mpmath.nan if x < 0 else mpmath.sqrt(x),
     "rsqrt": lambda x: mpmath.nan if x <= 0 else 1 / mpmath.sqrt(x),
     "reciprocal": lambda x: 1 / x,
     "abs": abs,
-    "tanh": mpmath.tanh,
-    "erf": mpmath.erf,
-    "sin": mpmath.sin,
-    "cos": mpmath.cos,
+    "tanh": lambda x: mpmath.tanh(near(x)),
+    "erf": lambda x: mpmath.erf(near(x)),
+    "sin": lambda x: mpmath.sin(near(x)),
+    "cos": lambda x: mpmath.cos(near(x)),
     "floor": _steps(mpmath.floor),
     "ceil": _steps(mpmath.ceil),
     "round": _round,
@@ -106,7 +126,7 @@ _BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
-    "pow": _power,
+    "pow": power,
     "max": lambda a, b: _max((a, b)),
     "min": lambda a, b: _min((a, b)),
     "floordiv": lambda a, b: mpmath.floor(snapped(a / b)),
@@ -117,7 +137,7 @@ _BINARY: dict[str, Callable[[Value, Value], Value]] = {
 }
 
 MAPS: dict[str, Callable[..., Value]] = {**_UNARY, **_BINARY}
-"""Pointwise operations on finite and infinite numbers (not NaN)."""
+"""Pointwise operations on finite and infinite numbers (not NaN); `TooFar` where a number is out of reach."""
 
 OF_FLOATS = ("exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "div", "isnan")
 """These take their arguments as they are, whatever the dtype of the result."""

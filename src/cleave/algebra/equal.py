@@ -10,12 +10,19 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from cleave.algebra.bodies import unguarded
+from cleave.algebra.lattice import never_negative
 from cleave.algebra.proof import prove
 from cleave.algebra.support import Zeros
+from cleave.ir.dims import Part
 from cleave.ir.ops import (
+    FLOATS,
     Access,
+    Cat,
     Const,
+    Contract,
     Input,
+    Map,
     Node,
     Position,
     Reduce,
@@ -102,10 +109,11 @@ def _up_to(program: Program, nodes: list[Node]) -> Program:
 
 def abstracted(a: Program, b: Program) -> tuple[Program, Program]:
     """Both programs with values that they share as inputs, outputs that are one node left out."""
+    ends = Ends()
     common = {n for n in a.nodes if not isinstance(n.op, Const | SizeOf | Position | Scalar)}
-    common &= set(b.nodes)
+    common = {n for n in common & set(b.nodes) if not ends.high(n)}
     differ = [n for n, (x, y) in enumerate(zip(a.outputs, b.outputs, strict=True)) if x.node is not y.node]
-    leaves = {n: _leaf(n, k) for k, n in enumerate(_border(a, b, differ, common))}
+    leaves = {n: _leaf(n, k, ends) for k, n in enumerate(_border(a, b, differ, common))}
     return tuple(_abstract(p, differ, leaves) for p in (a, b))  # pyright: ignore[reportReturnType]
 
 
@@ -128,24 +136,85 @@ def _border(a: Program, b: Program, differ: list[int], common: set[Node]) -> lis
     return list(border)
 
 
-def _leaf(node: Node, number: int) -> Access:
+def _leaf(node: Node, number: int, ends: Ends) -> Access:
     """An input in place of a value; where the value may be -inf, an input that any condition masks."""
     if isinstance(node.op, Input):
         return node.read()
     layout = [(d,) for d in node.dims]
     value = input_node(f"shared.{number}", layout, node.dtype)
-    if not _may_be_low(node):
+    if not ends.low(node):
         return value.read()
     seen = input_node(f"seen.{number}", layout, "bool")
     args = (seen.read(), value.read(), const(-math.inf, node.dtype))
     return map_node("select", node.axes, args, node.dtype).read()
 
 
-def _may_be_low(node: Node) -> bool:
-    op = node.op
-    if isinstance(op, Reduce) and op.kind == "max":
-        return _may_be_low(op.arg.node)
-    return bool(Zeros().low(node.read()))
+class Ends:
+    """Which values may be infinite: maxima of parts, what is masked, and what is made of these."""
+
+    def __init__(self) -> None:
+        self._low: dict[Node, bool] = {}
+        self._high: dict[Node, bool] = {}
+
+    def low(self, node: Node) -> bool:
+        """May a value be -inf?"""
+        if node not in self._low:
+            self._low[node] = node.dtype in FLOATS and self._is_low(node)
+        return self._low[node]
+
+    def high(self, node: Node) -> bool:
+        """May a value be inf, or an infinity of a sign that is not known?"""
+        if node not in self._high:
+            self._high[node] = node.dtype in FLOATS and self._is_high(node)
+        return self._high[node]
+
+    def _is_low(self, node: Node) -> bool:
+        below = [a.node for a in node.args]
+        match node.op:
+            case Const(value):
+                return value == -math.inf
+            case Reduce("max", bound, _):
+                return self.low(below[0]) or any(isinstance(i.dim, Part) for i in bound)
+            case Map("select", _):
+                # What a guard puts a number in place of is not -inf.
+                return not unguarded(node.read())[1] and any(map(self.low, below[1:]))
+            case Map("max", _):
+                return all(map(self.low, below))
+            case Map("log", args):
+                return self.low(below[0]) or bool(Zeros().zero(args[0]))
+            case Map("id" | "cast" | "add" | "min" | "mul" | "div", _) | Reduce("sum" | "min", _, _) | Cat():
+                return any(map(self.low, below))
+            case Map("sub", _):
+                return self.low(below[0])
+            case _:
+                return False
+
+    def _is_high(self, node: Node) -> bool:
+        below = [a.node for a in node.args]
+        match node.op:
+            case Const(value):
+                return value == math.inf
+            case Reduce("min", bound, _):
+                return self.high(below[0]) or any(isinstance(i.dim, Part) for i in bound)
+            case Map("neg" | "abs", _):
+                return self.low(below[0]) or self.high(below[0])
+            case Map("sub", _):
+                return self.low(below[1]) or any(map(self.high, below))
+            case Map("mul", args):
+                signed = any(self.low(below[n]) and not never_negative(args[1 - n]) for n in (0, 1))
+                return signed or any(map(self.high, below))
+            case Map("div", args):
+                return (self.low(below[0]) and not never_negative(args[1])) or self.high(below[0])
+            case Contract():
+                return any(self.low(n) or self.high(n) for n in below)
+            case Map("min", _):
+                return all(map(self.high, below))
+            case Map("select", _):
+                return any(map(self.high, below[1:]))
+            case Map("id" | "cast" | "add" | "max" | "exp" | "log" | "sqrt" | "pow", _) | Reduce() | Cat():
+                return any(map(self.high, below))
+            case _:
+                return False
 
 
 def _abstract(program: Program, outputs: list[int], leaves: dict[Node, Access]) -> Program:

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from cleave.algebra import laws
 from cleave.algebra.forms import UNIT, Factor, Mono, Poly, Some, is_predicate, of_factor, terms_in
-from cleave.algebra.parts import joins_in
+from cleave.algebra.parts import joins_in, owner_of
 from cleave.ir.dims import Index, Part, Term, indices_of, var
 
 MOST = 16
@@ -46,17 +46,19 @@ def _instances(claim: Some, truths: list[Factor]) -> Iterator[Poly]:
     from cleave.algebra import rewrite
 
     bound, guard, _ = rewrite.open_entry(claim.entries[0])
-    places = [_witnesses(index, truths) for index in bound]
+    places = [_witnesses(index, truths, guard) for index in bound]
     for choice in itertools.islice(itertools.product(*places), MOST):
         yield rewrite.substitute(guard, dict(zip(bound, choice, strict=True)))
 
 
-def _witnesses(index: Index, truths: list[Factor]) -> list[Term]:
+def _witnesses(index: Index, truths: list[Factor], guard: Poly) -> list[Term]:
+    # What runs inside a part is a witness only for the part that the guard names.
+    named = not isinstance(index.dim, Part) or owner_of(guard, index) is not None
     found: dict[Term, None] = {}
     for truth in sorted(truths, key=lambda f: f.key):
         for where in terms_in(truth):
             for other in sorted(indices_of(where), key=lambda i: i.number):
-                if other.dim == index.dim and not isinstance(index.dim, Part):
+                if other.dim == index.dim and named:
                     found[var(other)] = None
             for join in joins_in(where):
                 within = join.within.variable

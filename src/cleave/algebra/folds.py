@@ -20,8 +20,20 @@ from cleave.algebra.pieces import Assembly
 from cleave.algebra.support import support_of
 from cleave.errors import Unsupported
 from cleave.ir.candidate import Element, Fold, Refusal, Value
-from cleave.ir.dims import Index, Parts
-from cleave.ir.ops import Access, Const, Input, Node, Scalar, const, input_node, map_node
+from cleave.ir.dims import Index, Join, Part, Parts, var
+from cleave.ir.ops import (
+    Access,
+    Const,
+    Input,
+    Node,
+    Reduce,
+    Scalar,
+    const,
+    contract_node,
+    input_node,
+    map_node,
+    reduce_node,
+)
 from cleave.ir.program import Output, Program, sort_nodes
 from cleave.ir.rewrite import Replaced, replace_arguments, replace_nodes, rewrite
 from cleave.ir.text import parse_program, print_program
@@ -184,6 +196,35 @@ def _program(name: str, inputs: Sequence[Node], names: Sequence[str], nodes: Seq
 
 
 # ---------------------------------------------------------------- a partition, written out
+
+_CUT = 90_000
+"""Numbers of indices that no node has."""
+
+
+def cut_plainly(program: Program, assembly: Assembly) -> Program:
+    """The program with each reduction of one loop as one over parts of one in each part, all values as they
+    are: the way to `split_from`, where parts know nothing of each other."""
+    dim = assembly.over
+    part, within = Index(Parts(dim), _CUT), Index(Part(dim), _CUT + 1)
+
+    def visit(node: Node, replaced: Replaced) -> Access:
+        made = replace_arguments(node, replaced)
+        member = assembly.members.get(node)
+        if member is None:
+            return made.read()
+        # A member's bound indices are numbered as they were.
+        loop = member.site.loop
+        where = {loop: var(Join(var(part), var(within)))}
+        bound = tuple(within if index == loop else index for index in made.bound)
+        args = [access.at(where) for access in made.args]
+        axes = (part, *made.axes)
+        if isinstance(made.op, Reduce):
+            kind, inner = made.op.kind, reduce_node(made.op.kind, axes, bound, args[0], made.dtype)
+        else:
+            kind, inner = "sum", contract_node(axes, bound, args, made.dtype)
+        return reduce_node(kind, made.axes, (part,), inner(*axes), made.dtype).read()
+
+    return replace_nodes(program, rewrite((o.node for o in program.outputs), visit))
 
 
 def split_from(program: Program, assembly: Assembly) -> Program:

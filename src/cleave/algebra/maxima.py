@@ -54,7 +54,7 @@ from cleave.algebra.forms import (
 )  # fmt: skip
 from cleave.algebra.parts import owner_of, pair_of, part_of
 from cleave.algebra.powers import absolute_factor, exp, power
-from cleave.algebra.predicates import complement, either, in_range, inhabited, presence
+from cleave.algebra.predicates import complement, either, in_range, inhabited
 from cleave.ir.dims import Index, Part, Parts, Term, Union, term, var
 
 Raw = tuple[list[Index], Poly, Poly]
@@ -221,11 +221,14 @@ def _one_hot(bound: list[Index], guard: Poly, value: Poly) -> list[Raw] | None:
 
 
 def _simpler_value(bound: list[Index], guard: Poly, value: Poly) -> list[Raw] | None:
+    truths = predicates_of(value)
     for mono, c in value.ordered:
         for f, e in mono.factors:
             sure = not laws.on("positive-outer")
             if not isinstance(f, Max) or e != 1 or (c < 0 and not sure) or mono.exponent.terms:
                 continue
+            if truths and any(is_infinite(entry.value) for entry in f.entries):
+                continue  # of `f - [p] f` nothing is left where `p` holds, not inf - inf
             others = [x for x in mono.factors if x[0] != f]
             if sure or all(positive_factor(*x) for x in others):
                 by = of_mono(Mono(tuple(others), ZERO), c) if others else constant(c)
@@ -236,7 +239,6 @@ def _simpler_value(bound: list[Index], guard: Poly, value: Poly) -> list[Raw] | 
                     found.append(([*bound, *more], mul(guard, own), add(rest, mul(by, inner))))
                 laws.note("max-flat", _as_max(bound, guard, value), of_factor(Max(Entry(*x) for x in found)))
                 return found
-    truths = predicates_of(value)
     if truths:
         q = truths[0]
         p = of_factor(q)
@@ -475,25 +477,6 @@ def _any_of(entries: list[Raw]) -> Poly:
     return complement(nothing)
 
 
-def seen(factor: Factor) -> Poly:
-    """Where a maximum is not -inf, as a polynomial of predicates; 1 for other factors."""
-    if not isinstance(factor, Max):
-        return ONE
-    return _any_of([rewrite.open_entry(e) for e in factor.entries])
-
-
-def bounded(factor: Factor) -> Poly:
-    """Where a maximum is not inf, as a polynomial of predicates: where none of its values is."""
-    if not isinstance(factor, Max) or not laws.on("bounded"):
-        return ONE
-    result = ONE
-    for entry in factor.entries:
-        if presence(neg(entry.value)).number != 1:
-            bound, guard, value = rewrite.open_entry(entry)
-            result = mul(result, complement(exists(bound, mul(guard, complement(presence(neg(value)))))))
-    return result
-
-
 __all__ = [
-    "absolute", "bounded", "exists", "greatest", "largest", "maximum", "seen", "simpler_binders",
+    "absolute", "exists", "greatest", "largest", "maximum", "simpler_binders",
 ]  # fmt: skip

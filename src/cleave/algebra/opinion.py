@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from cleave.algebra.digits import COMPARE, MAPS, OF_FLOATS, REDUCE, Value, convert, mpmath, number
+from cleave.algebra.digits import COMPARE, MAPS, OF_FLOATS, REDUCE, TooFar, Value, convert, mpmath, number
 from cleave.errors import Bug, Unsupported
 from cleave.ir.dims import Atom, Dim, Extent, Gather, Index, Inject, Join, Part, Parts, Term, Union
 from cleave.ir.ops import (
@@ -145,38 +145,61 @@ def _cut(size: int, rng: random.Random, *, empty: bool) -> tuple[int, ...]:
     return tuple(b - a for a, b in itertools.pairwise([0, *cuts, size]))
 
 
+@dataclass(slots=True)
+class Look:
+    """What was seen at a point: a difference, or none; how many elements were looked at, and how many left
+    out because a value is made of numbers that are out of reach."""
+
+    difference: Difference | None = None
+    seen: int = 0
+    skipped: int = 0
+
+
 def compare(a: Program, b: Program, point: Point) -> Difference | None:
     """The first element where the outputs differ, matched by position; undefined elements of `a` do not
     count. A value of `b` that is not finite where `a`'s is counts as a difference that is not `defined`."""
+    return look(a, b, point).difference
+
+
+def look(a: Program, b: Program, point: Point) -> Look:
+    """`compare`, and how many elements were looked at."""
     with mpmath.workdps(DIGITS):
         found = _compare(a, b, point, mpmath.mpf(10) ** -25)
-    if found is None:
-        return None
+    if found.difference is None:
+        return found
     with mpmath.workdps(4 * DIGITS):
         found = _compare(a, b, point, mpmath.mpf(10) ** -40, mpmath.mpf(10) ** (-3 * DIGITS))
-    if found is None:
-        return None
+    if found.difference is None:
+        return found
     with mpmath.workdps(
         40 * DIGITS
     ):  # 1 + exp(-1000) is not 1; a sum that rounds to 0 may be no number later
         return _compare(a, b, point, mpmath.mpf(10) ** -40, mpmath.mpf(10) ** (-36 * DIGITS))
 
 
-def _compare(a: Program, b: Program, point: Point, tolerance: Value, cancels: Value = 0) -> Difference | None:
+def _compare(a: Program, b: Program, point: Point, tolerance: Value, cancels: Value = 0) -> Look:
     one, two = Meaning(a, point, cancels), Meaning(b, point, cancels)
     one.limits = two.limits = {**two.limits, **one.limits}
-    undefined: Difference | None = None
+    found = Look()
     for left, right in zip(a.outputs, b.outputs, strict=True):
         for where in _places(point, left):
-            x = one.at(left, where)
+            try:
+                x = one.at(left, where)
+                y = two.at(right, where) if mpmath.isfinite(x) else x
+            except TooFar:
+                found.skipped += 1
+                continue
+            found.seen += 1
             if not mpmath.isfinite(x):
                 continue
-            y = two.at(right, where)
-            if not mpmath.isfinite(y):
-                undefined = undefined or Difference(point, left.name, where, x, y, one.describe())
-            elif abs(x - y) > tolerance * (abs(x) + abs(y)) and abs(x - y) > tolerance**2:
-                return Difference(point, left.name, where, x, y, one.describe())
-    return undefined
+            defined = bool(mpmath.isfinite(y))
+            if defined and not (abs(x - y) > tolerance * (abs(x) + abs(y)) and abs(x - y) > tolerance**2):
+                continue
+            if defined or found.difference is None:
+                found.difference = Difference(point, left.name, where, x, y, one.describe())
+            if defined:
+                return found
+    return found
 
 
 def _places(point: Point, output: Output) -> Iterator[Where]:

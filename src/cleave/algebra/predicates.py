@@ -20,21 +20,13 @@ from cleave.algebra.forms import (
     UNIT,
     ZERO,
     Apply,
-    Factor,
-    Log,
-    Max,
-    Mono,
     Poly,
-    Power,
     Predicate,
     Size,
-    Sum,
     constant,
     is_predicate,
     of_factor,
-    of_mono,
 )  # fmt: skip
-from cleave.algebra.parts import owner_of
 from cleave.ir.dims import Part, Term
 
 
@@ -59,9 +51,9 @@ def compare(fn: str, a: Poly, b: Poly) -> Poly:
     """`lt`, `le`, `gt`, `ge`, `eq` or `ne` of two values, as 0 or 1."""
     for two in (a, b):
         if not masked_of(two)[0].terms:
-            return _compare_places(fn, presence(a), presence(b), None, down=True)
+            return _compare_absent(fn, a, b, down=True)
         if not masked_of(neg(two))[0].terms and is_infinite(two):
-            return _compare_places(fn, presence(neg(a)), presence(neg(b)), None, down=False)
+            return _compare_absent(fn, a, b, down=False)
     if is_infinite(a) or is_infinite(b):
         (ga, va), (gb, vb) = masked_of(a), masked_of(b)
         if not is_infinite(va) and not is_infinite(vb):
@@ -85,6 +77,16 @@ def compare(fn: str, a: Poly, b: Poly) -> Poly:
             return complement(is_zero(sub(a, b)))
 
 
+def _compare_absent(fn: str, a: Poly, b: Poly, *, down: bool) -> Poly:
+    """A comparison of two values, one of which is -inf (`down`) or inf."""
+    from cleave.algebra.infinite import low
+
+    (ga, sure), (gb, too) = (low(v if down else neg(v)) for v in (a, b))
+    if not (sure and too):
+        return of_factor(Apply(f"compare {fn}", (a, b)))
+    return _compare_places(fn, ga, gb, None, down=down)
+
+
 def _compare_places(fn: str, ga: Poly, gb: Poly, both: Poly | None, *, down: bool) -> Poly:
     """A comparison of values that are there where `ga` and `gb` hold, else -inf (`down`) or inf. `both` is
     the comparison where both are there; None if one is nowhere."""
@@ -94,80 +96,6 @@ def _compare_places(fn: str, ga: Poly, gb: Poly, both: Poly | None, *, down: boo
     na, nb = complement(ga), complement(gb)
     parts = [mul(ga, nb, first_only), mul(na, gb, second_only), mul(na, nb, alike)]
     return add(*parts, mul(ga, gb, both)) if both is not None else add(*parts)
-
-
-def presence(value: Poly) -> Poly:
-    """Where a value is not -inf: its guard, and every maximum in it has something to be the maximum of."""
-    guard, value = masked_of(value)
-    lone = [(f, c) for m, c in value.terms.items() if (f := _lone(m)) is not None]
-    return mul(guard, *(_seen(f) if c > 0 else _bounded(f) for f, c in lone))
-
-
-def finite(value: Poly) -> Poly:
-    """Where a value is neither -inf nor inf, as far as its maxima and logs are concerned."""
-    if is_infinite(value):
-        found = [masked_of(value)[0], masked_of(neg(value))[0]]
-        inside = masked_of(value)[1] if found[0].number != 1 else masked_of(neg(value))[1]
-        return mul(*found, finite(inside))
-    return mul(*(_finite_mono(m) for m in value.terms))
-
-
-def _finite_mono(mono: Mono) -> Poly:
-    """Where the maxima in a monomial are there, or one of its predicates is 0."""
-    there = mul(*(_finite_factor(f) for f, _ in mono.factors))
-    if there.number == 1:
-        return there
-    guard = of_mono(Mono(tuple((f, e) for f, e in mono.factors if is_predicate(f) and e > 0), ZERO))
-    return complement(sub(guard, mul(guard, there)))
-
-
-def _lone(mono: Mono) -> Factor | None:
-    plain = len(mono.factors) == 1 and mono.factors[0][1] == 1 and not mono.exponent.terms
-    return mono.factors[0][0] if plain else None
-
-
-def _seen(factor: Factor) -> Poly:
-    from cleave.algebra.maxima import seen
-
-    if isinstance(factor, Log):
-        return _positive_base(factor.base)
-    return seen(factor)
-
-
-def _bounded(factor: Factor) -> Poly:
-    from cleave.algebra.maxima import bounded
-
-    return bounded(factor)
-
-
-def _finite_factor(factor: Factor) -> Poly:
-    """Where a factor is finite: a sum where all its terms are."""
-    from cleave.algebra.maxima import exists
-    from cleave.algebra.rewrite import open_binder
-
-    match factor:
-        case Max() | Log():
-            return mul(_seen(factor), _bounded(factor))
-        case Power():
-            return finite(factor.base)
-        case Sum() if laws.on("bounded"):
-            bound, body = open_binder(factor)
-            assert isinstance(body, Mono)
-            missing = complement(_finite_mono(body))
-            if not missing.terms:
-                return ONE
-            owners = {i: p for i in bound if isinstance(i.dim, Part) and (p := owner_of(body, i)) is not None}
-            return complement(exists(bound, missing, owners))
-        case _:
-            return ONE
-
-
-def _positive_base(base: Poly) -> Poly:
-    """Where the argument of a log is not 0, if that is a matter of predicates alone; else 1."""
-    from cleave.algebra.conditions import guards_of
-
-    factor = base.factor
-    return guards_of(factor) if isinstance(factor, Sum) else ONE
 
 
 def at_least(value: Poly) -> Poly:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from cleave.algebra import laws, opinion, predicates, rewrite
+from cleave.algebra import laws, opinion, rewrite
 from cleave.algebra.arithmetic import add, mul, sub
 from cleave.algebra.conditions import Need, missing, needs_of
 from cleave.algebra.demands import part_number
@@ -36,6 +36,7 @@ from cleave.algebra.forms import (
     of_factor,
     of_mono,
 )  # fmt: skip
+from cleave.algebra.infinite import presence
 from cleave.algebra.match import Match, match, rename_dims
 from cleave.algebra.normal import Forms, normal_forms
 from cleave.algebra.rewrite import Known
@@ -105,8 +106,10 @@ def _prove(a: Program, found: Match, points: int) -> Proof:
                 raise Unsupported(f"the normal form of output {output.name} has {LARGEST} factors or more")
     with laws.unrecorded():
         given = needs_of(one, forms_a)
-        needed = missing(needs_of(two, forms_b), given)
-    held = [need for need in given.values() if need.rel == "[]" and not need.loose]
+        needed = missing(needs_of(two, forms_b), given, _identical(one, two))
+    if any(need.rel == "[]" and not need.value.terms for need in needed):
+        return Proof("unknown", counterexample="where values are infinite has too many cases")
+    held = [need for need in given.found.values() if need.rel == "[]" and not need.loose]
     held += [need for need in needed if need.rel == "[]"]
     for number, (x, y) in enumerate(zip(one.outputs, two.outputs, strict=True)):
         laws.at(f"output {x.name}")
@@ -123,6 +126,12 @@ def _placed(program: Program, which: str) -> Program:
         return program
     names = parse_program(print_program(program)).names
     return replace(program, names={n: f"{name} of the {which} program" for n, name in names.items()})
+
+
+def _identical(one: Program, two: Program) -> list[int]:
+    """The numbers of outputs that are computed alike."""
+    pairs = zip(one.outputs, two.outputs, strict=True)
+    return [n for n, (x, y) in enumerate(pairs) if x.node is y.node and x.layout == y.layout]
 
 
 def _axes(output: Output) -> list[Index]:
@@ -221,8 +230,8 @@ def equal(a: Poly, b: Poly) -> bool:
     if is_zero(difference, CASES):
         return True
     # Where a lone maximum or logarithm in both is -inf, both are -inf or not defined.
-    guard = predicates.presence(a)
-    return guard.number is None and guard == predicates.presence(b) and is_zero(mul(guard, difference), CASES)
+    guard = presence(a)
+    return guard.number is None and guard == presence(b) and is_zero(mul(guard, difference), CASES)
 
 
 def size_up_to(most: int, value: Poly) -> int:
@@ -247,7 +256,7 @@ def is_zero(value: Poly, depth: int, done: list[int] | None = None) -> bool:
 def _cleared(value: Poly, done: list[int]) -> Poly:
     """The value times its denominators."""
     for _ in range(ROUNDS):
-        done[0] += len(value.terms) * (WORK // 2000)
+        done[0] += max(len(value.terms) * (WORK // 2000), size_up_to(WORK, value))
         if done[0] > WORK:
             return value
         least: dict[Factor, Fraction] = {}

@@ -9,7 +9,7 @@ program for one choice of readings; common parts become one node because nodes a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -52,6 +52,8 @@ class Reading:
     outer: bool = False
     """For a distributed factor: whether the outer indices are eliminated before those of its terms."""
     common: tuple[int, int] = (-1, -1)
+    raw: bool = False
+    """Whether the terms of a sum that opens, or that a factor leaves, stay as they are inside."""
     cancels: bool = False
     """Whether terms that were subtracted element by element are now subtracted after their sums."""
 
@@ -69,9 +71,19 @@ class Reader:
     """Whether sums that several values read open too, to be summed again in each."""
     flat: Flattener = field(init=False)
     build: Builder = field(init=False)
+    below: dict[Node, int] = field(init=False)
+    """For each node, one bit for itself and each node below it."""
+    chosen: int = 0
+    """The bits of the nodes that are being built in another way."""
 
     def __post_init__(self) -> None:
         self.flat = Flattener(self.program)
+        self.below = {}
+        for number, node in enumerate(self.program.nodes):
+            bits = 1 << number
+            for access in node.reads:
+                bits |= self.below[access.node]
+            self.below[node] = bits
         if self.opens:
             self.flat.uses.clear()
         self.build = Builder(self.dtype)
@@ -90,7 +102,7 @@ class Reader:
         if not form.bound:
             return (OWN,)
         found = [OWN]
-        orders = _orders(form)
+        orders = orders_of(form)
         choice = len(orders) > 1 or _shared(form) or form.free or form.coefficient not in (1, -1)
         for order in orders if choice else []:
             for last in (False, True) if _shared(form) else (False,):
@@ -137,9 +149,12 @@ class Reader:
         one, two = (self.flat.of(a.at(where)) for a in op.args)
         return [(1, one), (1 if op.fn == "add" else -1, two)]
 
-    def expanded(self, access: Access, power: Fraction) -> list[tuple[int, Product]]:
-        """A sum of two values, or its square, as terms with whole coefficients."""
+    def expanded(self, access: Access, power: Fraction, raw: bool = False) -> list[tuple[int, Product]]:
+        """A sum of two values, or its square, as terms with whole coefficients; `raw` ones do not open."""
         terms = self._terms(access)
+        if raw:
+            args = (plain(a.at(at_axes(access))) for a in access.node.args)
+            terms = [(sign, leaf(arg)) for (sign, _), arg in zip(terms, args, strict=True)]
         if power == 1:
             return terms
         (s, one), (t, two) = terms
@@ -162,18 +177,23 @@ class Reader:
 
     def alone(self, node: Node, reading: Reading) -> Access:
         """One value, built as a reading says, everything else the user's way."""
+        self._choose([node])
         return self._visit(node, {node: reading}, {})
+
+    def _choose(self, nodes: Iterable[Node]) -> None:
+        # A node comes after all below it, so its own bit is its highest.
+        self.chosen = sum(1 << self.below[node].bit_length() - 1 for node in nodes)
 
     def rebuild(self, choice: dict[Node, Reading]) -> Program:
         """The program with each chosen cluster built as its reading says."""
         made: dict[Node, Access] = {}
         outputs = [output.node for output in self.program.outputs]
         names: dict[Node, str] = {}
+        self._choose(choice)
         for root in outputs:
             self._visit(root, choice, made)
-        for node, access in made.items():
-            if node in self.program.names:
-                names.setdefault(access.node, self.program.names[node])
+        for node, name in self.program.names.items():
+            names.setdefault(made[node].node if node in made else node, name)
         from dataclasses import replace
 
         new = tuple(
@@ -183,6 +203,9 @@ class Reader:
 
     def _visit(self, node: Node, choice: dict[Node, Reading], made: dict[Node, Access]) -> Access:
         if node in made:
+            return made[node]
+        if not self.below[node] & self.chosen:
+            made[node] = node.read()
             return made[node]
         reading = choice.get(node, OWN)
         if not reading.law:
@@ -221,7 +244,7 @@ class _Emitter:
         access, power = form.factors[reading.opened]
         rest = form.factors[: reading.opened] + form.factors[reading.opened + 1 :]
         total: Access | None = None
-        for sign, term in self.reader.expanded(access, power):
+        for sign, term in self.reader.expanded(access, power, reading.raw):
             whole_term = times(Product(form.coefficient * sign, form.bound, rest), term)
             inner = tuple(len(form.bound) + n for n in range(len(term.bound)))
             order = (*reading.order, *inner) if reading.outer else (*inner, *reading.order)
@@ -335,12 +358,18 @@ class _Emitter:
             bound = tuple(b for b in term.bound if b != binder)
             inner = Product(term.coefficient, bound, factors)
             rests.append(self.product(inner, Reading("", tuple(range(len(bound))))))
-        both = self.build.add(*rests) if sign > 0 else self.build.sub(*rests)
-        if binder is not None:
-            return self.build.product([binder], [self.leaf(access), both])
         power = one.factors[i][1]
-        joined = self.powered(access, abs(power))
-        return self.build.div(both, joined) if power < 0 else self.build.mul(both, joined)
+
+        def multiplied(rest: Access) -> Access:
+            if binder is not None:
+                return self.build.product([binder], [self.leaf(access), rest])
+            joined = self.powered(access, abs(power))
+            return self.build.div(rest, joined) if power < 0 else self.build.mul(rest, joined)
+
+        join = self.build.add if sign > 0 else self.build.sub
+        if reading.raw:
+            return join(*map(multiplied, rests))
+        return multiplied(join(*rests))
 
 
 def _same_free(one: Product, i: int, two: Product, j: int) -> bool:
@@ -368,7 +397,7 @@ def _parts(form: Product) -> tuple[tuple[Index, ...], tuple[tuple[Access, Fracti
     return form.bound, form.factors
 
 
-def _orders(form: Product) -> list[tuple[int, ...]]:
+def orders_of(form: Product) -> list[tuple[int, ...]]:
     """Orders of elimination that can differ: indices that occur in the same factors stay together."""
     classes: dict[frozenset[int], list[int]] = {}
     for n, index in enumerate(form.bound):

@@ -37,6 +37,7 @@ from cleave.algebra.forms import (
     Some,
     Sum,
     constant,
+    factors_in,
     fresh,
     is_predicate,
     of_factor,
@@ -201,7 +202,10 @@ class Known:
 
 def assume(value: Poly, known: Known) -> Poly:
     """The value with 1 or 0 for predicates that are known."""
-    return _Rewrite({}, {}, known=known).poly(value) if known.truths else value
+    found = {f for f in factors_in(value) if is_predicate(f)} if known.truths else set[Factor]()
+    if all(known.of(factor) is None for factor in found):
+        return value
+    return _Rewrite({}, {}, known=known).poly(value)
 
 
 def merge_part(value: Poly, part: Index, within: Index) -> tuple[Poly, Index]:

@@ -9,31 +9,28 @@ The user's own program is always the first candidate.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from cleave.algebra import exponents, extremes, unions
+from cleave.algebra import exponents, extremes, share, unions, unneeded
+from cleave.algebra.chain import Chain, Law, start
 from cleave.algebra.clusters import is_linear
 from cleave.algebra.cost import Cost, cost_of, divides, growth_of, products_of
-from cleave.algebra.derive import describe, form_name
+from cleave.algebra.derive import Told, form_name, split, told
 from cleave.algebra.equal import Memo, answer
 from cleave.algebra.folds import assemblies_of, fold_from, folds_of, refusals_of, split_from, state_dtype
 from cleave.algebra.forms import Poly
 from cleave.algebra.joined import joined, loops_of
 from cleave.algebra.pieces import Assembly
 from cleave.algebra.read import OWN, Reader, Reading
-from cleave.algebra.share import shared
-from cleave.algebra.shifts import stabilise
-from cleave.algebra.splits import kinds_of, splittable, values_of
-from cleave.algebra.stability import Standing, conditions_of, standing_of
-from cleave.algebra.unneeded import LAW as UNNEEDED
-from cleave.algebra.unneeded import without_maxima
+from cleave.algebra.shifts import shifted, stabilise
+from cleave.algebra.splits import splittable, values_of
+from cleave.algebra.stability import Standing, conditions_of, spell, standing_of
 from cleave.algebra.verdict import keeps_rounding
 from cleave.errors import CleaveError
 from cleave.ir.candidate import Candidate, Fold, Refusal, Step
 from cleave.ir.ops import Node
 from cleave.ir.program import Program
-from cleave.ir.text import parse_program, print_program
 
 MOST_CHOICES = 48
 """Combinations of readings that are built."""
@@ -41,27 +38,28 @@ MOST_CHOICES = 48
 MOST_DRAFTS = 24
 """Programs that candidates are made of."""
 
-JOINED = "reductions over A and over B, put together, are one over A | B"
-
 MOST_KEPT = 32
 """Candidates, those that split an index over blocks included."""
 
 MOST_BASES = 8
 """Programs that readings are taken of."""
 
-Change = tuple[str, str, str, str, Callable[[Program], Program | None]]
-"""A law, where it is applied, before, after, and the program that it makes."""
+CHANGES: tuple[tuple[Law, Callable[[Program], Program | None]], ...] = (
+    (Law(unions.LAW, "A and B are disjoint and make up A | B"), unions.apart),
+    (Law(exponents.LOGS, "b is never negative"), exponents.without_logs),
+    (Law(exponents.QUOTIENTS, "no condition: an exponential is never 0"), exponents.without_quotients),
+    (Law(extremes.LAW, "f grows or falls everywhere, and there is an x"), extremes.lifted),
+)
+"""Laws that make programs to take readings of."""
 
-CHANGES: tuple[Change, ...] = (
-    (unions.LAW, "every union", "one reduction over A | B", "one over A, one over B", unions.apart),
-    (exponents.LOGS, "every exponent", "exp(a - log b)", "exp(a) / b", exponents.without_logs),
-    (
-        exponents.QUOTIENTS, "every quotient", "exp(a) above and below", "exp(b - a) below",
-        exponents.without_quotients,
-    ),
-    (extremes.LAW, "every maximum", "max(f(x))", "f(max x) or f(min x)", extremes.lifted),
-)  # fmt: skip
-
+ONCE = Law(share.LAW, "a difference u - u, where one is added, is 0, or NaN where the user has NaN")
+SHIFTED = Law("exp(f) = exp(f - u) * exp(u), u the largest f", "u is finite; else nothing is taken off")
+CANCELLED = Law(
+    "exp(u) leaves sums and products, cancels in quotients, and log(exp(u) * a) = u + log a",
+    "u does not depend on what is summed over",
+)
+JOINED = Law("reductions over A and over B, put together, are one over A | B", "A and B are disjoint")
+UNNEEDED = Law(unneeded.LAW, "f has bounds", keeps=False)
 
 MOST_DROPPED = 16
 """Dropped programs that are told of, each with its proof; `counts` has them all."""
@@ -95,7 +93,6 @@ class Draft:
 
     program: Program
     cost: Cost
-    steps: tuple[Step, ...]
     form: str
     cancels: tuple[str, ...] = ()
     steadier: bool = False
@@ -105,6 +102,8 @@ class Draft:
     """A program proved equal to the user's, that this one is proved equal to."""
     way: tuple[Reader, dict[Node, Reading]] | None = None
     """What it was read with: one reading after the other leads from the base to it."""
+    chain: Chain | None = None
+    """The steps to the program that it was read off."""
     like: Program | None = None
     """The program whose operation counts it is compared with, where not the user's: over a union, the others'
     operations run over all of its parts."""
@@ -112,16 +111,19 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A program equal to the user's that readings are taken of; `proved`, if given, is what its readings are
-    proved equal to."""
+    """A program equal to the user's that readings are taken of, with the steps to it; `proved`, if given, is
+    what its readings are proved equal to."""
 
-    program: Program
-    steps: tuple[Step, ...] = ()
+    chain: Chain
     form: str = ""
     steadier: bool = False
     proved: Program | None = None
     like: Program | None = None
     """See `Draft.like`."""
+
+    @property
+    def program(self) -> Program:
+        return self.chain.program
 
 
 def search(
@@ -150,7 +152,9 @@ class _Search:
         self.memo: Memo = {}
         self.forms: dict[Node, Poly] = {}
         self.loops: dict[Fold, Assembly] = {}
-        self.names: Mapping[Node, str] = parse_program(print_program(program)).names
+        self.start = start(program)
+        self.chains: dict[Program, Chain] = {}
+        self.told: Told = {}
 
     def count(self, reason: str, amount: int = 1) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + amount
@@ -162,7 +166,7 @@ class _Search:
             # A program beyond the normal form is compiled as it is.
             self.counts = {"built": 1, "kept": 1}
             return Found((Candidate(self.user, folds_of(self.user)),), self.counts)
-        own = Draft(self.user, cost_of(self.user), (), "as written")
+        own = Draft(self.user, cost_of(self.user), "as written")
         self.count("built")
         drafts = [own] if self.numerics == "strict" else [own, *self._drafts(own)]
         made: list[Candidate] = []
@@ -185,7 +189,7 @@ class _Search:
         if len(made) > len(kept):
             self.count("dropped: more than the limit", len(made) - len(kept))
         refusals = min(self.refusals, key=len, default=())
-        return Found(kept, dict(sorted(self.counts.items())), tuple(self.dropped[:MOST_DROPPED]), refusals)
+        return Found(kept, dict(sorted(self.counts.items())), tuple(self.dropped), refusals)
 
     # ------------------------------------------------------------ drafts
 
@@ -210,70 +214,65 @@ class _Search:
         if key in found:
             self.count("dropped: built before")
             return
-        more, cancels = describe(reader, self._named(base.program), choice)
+        cancels = tuple(spell(base.program, n.read()) for n, r in choice.items() if r.cancels)
         words = ", ".join(n for n in (base.form, form_name(reader, choice)) if n)
-        words = words or ("computed once" if base.steps else "as written")
+        words = words or ("computed once" if base.chain.steps else "as written")
         found[key] = Draft(
             new,
             cost_of(new),
-            (*base.steps, *more),
             words,
             cancels,
             base.steadier,
             self._reassociated(new, base.like),
             base.proved or base.program,
             (reader, choice),
+            base.chain,
             base.like,
         )
 
     def _bases(self) -> list[Base]:
         """The programs that readings are taken of: the user's (its values computed once), what other laws
         make of it, and these with stabilising maxima put in."""
-        start = Base(self.user)
-        once = shared(self.user, self.forms, self.names)
-        if once is not None and self._equal(self.user, once[0]):
+        first = Base(self.start)
+        once = share.shared(first.program, self.forms)
+        if once is not None and self._equal(self.user, once):
             # Its readings cost less than the same readings of the user's program.
-            start = Base(once[0], once[1])
-        bases = [start]
-        for law, place, before, after, change in CHANGES:
+            first = Base(self.start.then(ONCE, once))
+        bases = [first]
+        for law, change in CHANGES:
             for base in list(bases):
                 made = change(base.program)
                 if made is None or len(bases) >= MOST_BASES:
                     continue
                 self.count("built")
                 if self._equal(base.program, made):
-                    steps = (*base.steps, Step(law, place, before, after))
-                    steadier = base.steadier or law == exponents.QUOTIENTS
-                    bases.append(Base(made, steps, base.form or "rewritten", steadier))
-        law = "exp(f) = exp(f - u) * exp(u), u the largest f"
-        before, after = "exp(f)", "exp(f - max f), quotients cancel exp(max f), logs add max f"
+                    steadier = base.steadier or law.text == exponents.QUOTIENTS
+                    bases.append(Base(base.chain.then(law, made), base.form or "rewritten", steadier))
         for base in list(bases):
             stable = stabilise(base.program, self.dtype)
             if stable is not None:
-                steps = (*base.steps, Step(law, "every summed exponential", before, after))
+                chain = base.chain.then(SHIFTED, shifted(base.program, self.dtype)).then(CANCELLED, stable)
                 form = f"{base.form}, shifted" if base.form else "shifted"
-                bases.append(Base(stable, steps, form, True, base.program))
+                bases.append(Base(chain, form, True, base.program))
         least = min(loops_of(base.program) for base in bases)
         joined = [made for base in bases if (made := self._joined(base, least)) is not None]
         # Last, so that nothing puts the maxima in again.
-        return [*bases, *joined, *self._without_maxima(start)]
+        return [*bases, *joined, *self._without_maxima(first)]
 
-    def _without_maxima(self, start: Base) -> list[Base]:
+    def _without_maxima(self, first: Base) -> list[Base]:
         """For `fast`: without the stabilisers that ranges make unneeded."""
-        bare = without_maxima(start.program) if self.numerics == "fast" else None
-        if bare is None or not self._equal(start.program, bare):
+        bare = unneeded.without_maxima(first.program) if self.numerics == "fast" else None
+        if bare is None or not self._equal(first.program, bare):
             return []
-        step = Step(UNNEEDED, "every exponential with bounds", "exp(f - max f)", "exp(f)")
-        return [Base(bare, (*start.steps, step), "maxima left out")]
+        return [Base(first.chain.then(UNNEEDED, bare), "maxima left out")]
 
     def _joined(self, base: Base, least: int) -> Base | None:
         """A base with reductions over the parts of a union joined, if it has fewer loops than any base."""
         whole = joined(base.program)
         if whole is None or loops_of(whole) >= least:
             return None
-        step = Step(JOINED, "every such pair", "f[A] + g[B]", "cat(f, g)[A | B]")
         form = f"{base.form}, joined" if base.form else "joined"
-        return Base(whole, (*base.steps, step), form, True, base.proved or base.program, whole)
+        return Base(base.chain.then(JOINED, whole), form, True, base.proved or base.program, whole)
 
     def _readers(self, program: Program) -> Iterator[Reader]:
         """What finds the readings of a program; a second one, if sums that several values read may open."""
@@ -285,10 +284,6 @@ class _Search:
             for n in program.nodes
         ):
             yield second
-
-    def _named(self, program: Program) -> Program:
-        """The program with the user's values called as the user's program is printed."""
-        return replace(program, names={**program.names, **self.names})
 
     def _choices(self, reader: Reader, program: Program) -> list[dict[Node, Reading]]:
         ways = [(n, self._different(reader, n)) for n in program.nodes]
@@ -332,14 +327,14 @@ class _Search:
             if n and self._outgrows(draft.program, draft.like):
                 self.count("dropped: its operations grow faster than the user's")
                 why = growth_of(draft.program, draft.like or self.user)
-                self.dropped.append(Dropped(draft.form, draft.steps, "its operations grow faster", why))
+                self._drop(draft, "its operations grow faster", why)
                 continue
             others = ((m, other) for m, other in enumerate(drafts) if m != n)
             better = next((o for m, o in others if n and self._dominates(o, draft, m < n)), None)
             if better is not None:
                 self.count("dropped: another one costs no more for all sizes")
                 why = better.cost.reasons(draft.cost)
-                self.dropped.append(Dropped(draft.form, draft.steps, f"'{better.form}' costs no more", why))
+                self._drop(draft, f"'{better.form}' costs no more", why)
                 continue
             kept.append(draft)
         return kept[:MOST_DRAFTS]
@@ -365,20 +360,30 @@ class _Search:
     def _reassociated(self, program: Program, like: Program | None = None) -> bool:
         return products_of(program).leading != (products_of(like).leading if like else self.growth)
 
+    def _drop(self, draft: Draft, reason: str, proof: tuple[str, ...], chain: Chain | None = None) -> None:
+        if len(self.dropped) < MOST_DROPPED:
+            steps = (chain or self._told(draft)).steps
+            self.dropped.append(Dropped(draft.form, steps, reason, proof))
+
+    def _told(self, draft: Draft) -> Chain:
+        """The steps to a draft."""
+        return self.start if draft.way is None else told(draft.chain or self.start, *draft.way, self.told)
+
     # ------------------------------------------------------------ candidates
 
     def _candidate(self, draft: Draft, standing: Standing, own: bool) -> Candidate | None:
         if draft.reassociated and not self.reassociate:
             self.count("dropped: reassociated")
             why = growth_of(draft.program, draft.like or self.user)
-            self.dropped.append(Dropped(draft.form, draft.steps, "another operation count class", why))
+            self._drop(draft, "another operation count class", why)
             return None
-        conditions = conditions_of(draft.program, standing, self.forms, cancels=draft.cancels, own=own)
+        chain = self._told(draft)
+        # Conditions call values as the derivation does.
+        conditions = conditions_of(chain.program, standing, self.forms, cancels=draft.cancels, own=own)
         if not own and self.numerics != "fast" and not all(c.holds for c in conditions):
             self.count("dropped: stands worse than the user's program")
             failed = tuple(f"{c.kind} of {c.subject}: {c.why}" for c in conditions if not c.holds)
-            reason = "stands worse than the user's program"
-            self.dropped.append(Dropped(draft.form, draft.steps, reason, failed))
+            self._drop(draft, "stands worse than the user's program", failed, chain)
             return None
         if not own and not self._proved(draft):
             return None
@@ -389,10 +394,11 @@ class _Search:
             folds.append(fold)
             self.loops[fold] = assembly
         self.refusals.append(refusals_of(draft.program, assemblies))
+        self.chains[draft.program] = chain
         return Candidate(
-            program=draft.program,
+            program=draft.program if own else chain.program,
             folds=tuple(folds),
-            derivation=draft.steps,
+            derivation=chain.steps,
             conditions=conditions,
             form=draft.form,
             cost=draft.cost.texts,
@@ -425,11 +431,7 @@ class _Search:
             if written is None:
                 continue
             over = folds[0].over
-            kinds = " and ".join(sorted({k for f in folds for k in kinds_of(f)}))
-            law = f"a {kinds} over {over} is one over parts of one in each part"
-            step = Step(law, str(over), f"[{over}]", f"[parts({over})][part({over})]")
             form = f"split {over}" if candidate.form == "as written" else f"{candidate.form}, split {over}"
-            derivation = (*candidate.derivation, step)
             # Of Folds that compute the same values the first is taken: the one to be split.
             first = tuple(sorted(candidate.folds, key=lambda f: f.over != over))
             found.append(
@@ -437,26 +439,28 @@ class _Search:
                     candidate,
                     folds=first,
                     splits=(over,),
-                    split_form=written,
-                    derivation=derivation,
+                    written_out=written.program,
+                    derivation=written.steps,
                     form=form,
                 )
             )
         return found
 
-    def _written(self, program: Program, folds: Sequence[Fold]) -> Program | None:
-        """The program with some Folds over one dim written out over its parts; None if that is not proved."""
+    def _written(self, program: Program, folds: Sequence[Fold]) -> Chain | None:
+        """The steps to the program with some Folds over one dim written out over its parts; None if that is
+        not proved."""
+        chain = self.chains[program]
         over, loops = folds[0].over, [self.loops[f] for f in folds[:1]]
         for number in range(len(folds)):
             if number:
                 # What is written out is over parts now; the next loop is the first over the dim itself.
-                loops = [a for a in assemblies_of(program) if a.over == over]
+                loops = [a for a in assemblies_of(chain.program) if a.over == over]
             # The rest of the program reads the loop's values only: what is to be proved is these.
-            values = values_of(program, tuple(loops[0].members))
+            values = values_of(chain.program, tuple(loops[0].members))
             if not self._equal(values, split_from(values, loops[0])):
                 return None
-            program = split_from(program, loops[0])
-        return program
+            chain = split(chain, loops[0])
+        return chain
 
 
 def _key(program: Program) -> tuple[str, ...]:

@@ -20,8 +20,6 @@ from cleave.algebra.degenerate import SPREADING
 from cleave.algebra.forms import Poly
 from cleave.algebra.frame import at_axes, plain
 from cleave.algebra.normal import node_form
-from cleave.algebra.stability import define, spell
-from cleave.ir.candidate import Step
 from cleave.ir.dims import var
 from cleave.ir.ops import FLOATS, Access, Const, Map, Node, Reduce, map_node
 from cleave.ir.program import Program
@@ -30,11 +28,8 @@ from cleave.ir.rewrite import replace_arguments
 LAW = "f(where p, u) = f(u) where what f is masked by implies p"
 
 
-def shared(
-    program: Program, forms: dict[Node, Poly], names: Mapping[Node, str]
-) -> tuple[Program, tuple[Step, ...]] | None:
-    """The program with each class of values computed once, and the steps, which call values by `names`; None
-    if nothing is shared."""
+def shared(program: Program, forms: dict[Node, Poly]) -> Program | None:
+    """The program with each class of values computed once; None if nothing is shared."""
     classes = _Classes(forms)
     for node in program.nodes:
         classes.enter(node)
@@ -44,20 +39,12 @@ def shared(
     if not chosen:
         return None
     made = _rebuilt(program, chosen, told.poison)
-    called = replace(program, names=names)
-    steps: list[Step] = []
-    for node, kept in chosen.items():
-        if not any(a.node in chosen for a in node.reads):
-            place = spell(called, node.read())
-            rest = [f"{spell(called, n.read())} = {spell(called, k.read())}" for n, k in chosen.items()]
-            after = define(called, kept) + "; so " + ", ".join(rest)
-            steps.append(Step(LAW, place, define(called, node), after))
     kept_names: dict[Node, str] = {}
     for node, access in made.items():
         if node in program.names and node not in chosen:
             kept_names.setdefault(access.node, program.names[node])
     outputs = tuple(replace(o, node=made[o.node].node) for o in program.outputs)
-    return replace(program, outputs=outputs, names=kept_names), tuple(steps)
+    return replace(program, outputs=outputs, names=kept_names)
 
 
 def _rebuilt(

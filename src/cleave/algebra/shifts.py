@@ -18,7 +18,7 @@ from cleave.algebra.read import whole
 from cleave.ir.dims import Index
 from cleave.ir.ops import FLOATS, Access, Map, Node
 from cleave.ir.program import Program
-from cleave.ir.rewrite import replace_arguments
+from cleave.ir.rewrite import Replaced, replace_arguments, replace_nodes, rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,21 @@ def stabilise(program: Program, dtype: str) -> Program | None:
     return replace(program, outputs=outputs, names=names)
 
 
+def shifted(program: Program, dtype: str) -> Program:
+    """The program with `exp(f - u) * exp(u)` for every exponential that is summed, nothing cancelled: the way
+    to `stabilise`."""
+    shifts = _Shifts(program, dtype)
+
+    def visit(node: Node, replaced: Replaced) -> Access:
+        made = replace_arguments(node, replaced)
+        if node not in shifts.over:
+            return made.read()
+        assert isinstance(made.op, Map)
+        return whole(shifts.join(shifts.without(made.op.args[0], shifts.over[node])), node).read()
+
+    return replace_nodes(program, rewrite((o.node for o in program.outputs), visit))
+
+
 class _Shifts:
     def __init__(self, program: Program, dtype: str) -> None:
         self.build = Builder(dtype)
@@ -55,9 +70,10 @@ class _Shifts:
         self.made: dict[Node, Scaled] = {}
 
     def plain(self, node: Node) -> Access:
-        return self._join(self.scaled(node))
+        return self.join(self.scaled(node))
 
-    def _join(self, value: Scaled) -> Access:
+    def join(self, value: Scaled) -> Access:
+        """A value with its exponent multiplied in."""
         if value.exponent is None:
             return value.mantissa
         return self.build.mul(value.mantissa, self.build.map("exp", value.exponent))
@@ -74,13 +90,7 @@ class _Shifts:
         op, build = node.op, self.build
         if node in self.over:
             assert isinstance(op, Map)
-            inner = self._args(node)[0]
-            argument = self._join(inner)
-            u = build.reduce("max", self.over[node], argument)
-            # What is infinite anyway, or masked all over, has nothing taken off: it stays what it is.
-            infinite = build.map("eq", build.map("abs", u), build.number(math.inf), dtype="bool")
-            u = build.select(infinite, build.number(0.0), u)
-            return Scaled(build.map("exp", build.sub(argument, u)), u)
+            return self.without(self.join(self._args(node)[0]), self.over[node])
         if node.dtype in FLOATS and isinstance(op, Map):
             made = self._map(node, op)
             if made is not None:
@@ -94,6 +104,15 @@ class _Shifts:
                 return Scaled(value, exponent)
         replaced = {a.node: self.plain(a.node) for a in node.reads}
         return Scaled(replace_arguments(node, replaced).read())
+
+    def without(self, argument: Access, axes: tuple[Index, ...]) -> Scaled:
+        """An exponential without its largest value over some axes, and that."""
+        build = self.build
+        u = build.reduce("max", axes, argument)
+        # What is infinite anyway, or masked all over, has nothing taken off: it stays what it is.
+        infinite = build.map("eq", build.map("abs", u), build.number(math.inf), dtype="bool")
+        u = build.select(infinite, build.number(0.0), u)
+        return Scaled(build.map("exp", build.sub(argument, u)), u)
 
     def _map(self, node: Node, op: Map) -> Scaled | None:
         build = self.build

@@ -73,7 +73,3 @@ def _feeding(program: Program) -> dict[Node, set[Node]]:
         for access in node.reads:
             above[access.node] |= own
     return above
-
-
-def kinds_of(fold: Fold) -> set[str]:
-    return {"max" if s.startswith("max") else "sum" for s in fold.state}

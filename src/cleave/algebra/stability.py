@@ -147,7 +147,7 @@ def _condition(
             bound = "no larger than in the user's program"
             return Condition(kind, subject, bound, True, "an operand of the user's program, scaled down")
         why = "an operand that the user's program does not have: to be checked against its dtype"
-        return Condition(kind, subject, f"|{subject}|", True, why)
+        return Condition(kind, defined(program, access.node), f"|{subject}|", True, why)
     bound = "no bound" if kind == "exponent" else "may be 0"
     return Condition(kind, subject, bound, False, "the user's program does not ask for it")
 
@@ -312,8 +312,8 @@ def spell(program: Program, access: Access) -> str:
     return _spell(program, access.node, 3)
 
 
-def define(program: Program, node: Node) -> str:
-    """A value's name and the operation that gives it."""
+def defined(program: Program, node: Node) -> str:
+    """A value's name, if it has one, and the operation that gives it."""
     name = program.names.get(node, "")
     text = _spell(replace(program, names={n: w for n, w in program.names.items() if n is not node}), node, 2)
     return f"{name} = {text}" if name else text

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from cleave.codegen.cpp_contract import write_product
 from cleave.codegen.cpp_frame import Frame, Span, memory_type
+from cleave.codegen.cpp_lines import elements, may_have
 from cleave.codegen.cpp_nest import write_nest
 from cleave.codegen.cpp_plan import plan
 from cleave.codegen.cpp_rooms import Plan
 from cleave.codegen.cpp_text import (
-    TILE_BYTES,
     TILE_TYPES,
     Namer,
     Text,
@@ -195,9 +195,9 @@ class _Function:
         for tensor in self.kernel.tensors:
             if tensor.name not in written or tensor.role not in ("output", "workspace"):
                 continue
-            size = times(*(self.frame.size(dim) for group in tensor.layout for dim in group))
-            if not isinstance(size, int) or size * TILE_BYTES[TILE_TYPES[tensor.dtype]] >= LARGE:
+            if may_have(self.frame, tensor.name, LARGE):
                 pointer = self.frame.pointer(tensor.name)
+                size = elements(self.frame, tensor.name)
                 lines.append(f"fresh({pointer}, {size} * i64(sizeof *{pointer}));")
         return lines
 

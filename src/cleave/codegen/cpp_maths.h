@@ -1,8 +1,9 @@
 // Element functions: branch-free, so that the compiler vectorises the loops that call them. There is no
 // -ffast-math, and a multiplication and an addition fuse only where `fma` is written. NaN goes through everything.
 //
-// In float32 the largest error, over all numbers, is 1 unit in the last place for exp and log, 1.1 for erf and 1.5
-// for tanh (test_cpp.py measures it); sqrt and division are exact to the last place, and 1 / sqrt is both.
+// In float32 the largest error, over all numbers, is 1 unit in the last place for exp, exp2 and log, 1.1 for erf and
+// 1.5 for tanh; sqrt and division are rounded exactly, and 1 / sqrt, which is both, is 1.5 off at most: what the root
+// is off counts twice where it is little more than a power of two (test_cpp.py measures all of them).
 #pragma once
 
 #include "cpp_base.h"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from cleave.codegen import cpp_math
 from cleave.codegen.cpp_frame import Frame, Place
+from cleave.codegen.cpp_lines import line_for
 from cleave.codegen.cpp_text import TILE_TYPES, Namer, Text, indent, literal, loop_head, plus, times
 from cleave.codegen.cpp_tiles import Nest, Op, Tile
 from cleave.errors import Bug
@@ -103,6 +104,7 @@ class _Writer:
         self.writes: list[tuple[int, str]] = []
         self.units: list[str] = []
         self.sums: list[str] = []
+        self.lines = 0
         order = self._order()
         for group in self._merge(order):
             count = times(*(frame.count(i) for i in group))
@@ -367,10 +369,24 @@ class _Writer:
         place = self._place(op, statement.tensor, statement.terms)
         text = cpp_math.convert(self.value(tile), tile.dtype, target.dtype)
         text = f".raw = cut_bf16({text})" if tile.dtype == target.dtype == "bf16" else f" = {text}"
-        line = f"{self.frame.pointer(statement.tensor)}[{place.offset}]{text};"
+        line = f"{self._target(op, statement, place)}{text};"
         if op.lookups:
             line = f"if ({self._guard(place)}) {line}"
         self.writes.append((len(self.levels) - 1, line))
+
+    def _target(self, op: Op, statement: Store, place: Place) -> str:
+        """Where an element is written: its place, or the same in a line that goes there after the loop."""
+        inner = self.levels[-1]
+        if inner.variable and len(inner.indices) == 1 and not op.lookups:
+            place_of = (inner.indices[0], self._variable, inner.count)
+            found = line_for(self.frame, statement, place.offset, *place_of, self.names, self.lines)
+            if found is not None:
+                self.lines += 1
+                line, before, after = found
+                self.levels[-2].lines.append(before)
+                self.levels[-2].after.append(after)
+                return f"{line}[{inner.variable}]"
+        return f"{self.frame.pointer(statement.tensor)}[{place.offset}]"
 
     def _reduce(self, op: Op, kind: str, over: tuple[Index, ...], text: str) -> None:
         tile = op.out

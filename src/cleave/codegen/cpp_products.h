@@ -162,8 +162,9 @@ inline void ask_for(i64 first, i64 stop, const B* b, i64 b_k, i64 b_column) {
 
 // One part of the depth: c[i, j] (+)= sum_k a[i, k] * b[k, j]. `after` is where b goes on in the next part.
 template <class T, class B>
-inline void product_part(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
-                         i64 b_column, const B* after, T* c, i64 c_row, bool add, T* room) {
+__attribute__((noinline, noclone)) void product_part(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row,
+                                                     i64 a_k, const B* b, i64 b_k, i64 b_column, const B* after,
+                                                     T* c, i64 c_row, bool add, T* room) {
   constexpr i64 W = kColumns<T>;
   // While a panel is used the next one comes, a few lines with each register block.
   const i64 lines = b_column == 1 ? depth : b_k == 1 ? depth * W * i64(sizeof(B)) / 64 : 0;
@@ -196,8 +197,9 @@ inline void product_part(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row
 // c[i, j] (+)= sum_k a[i, k] * b[k, j]; the columns of c are next to each other. `room` holds a panel of 32 KiB at
 // most, slivers of kSliverBytes, and eight elements.
 template <class T, class B>
-__attribute__((noinline)) void product(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k,
-                                       const B* b, i64 b_k, i64 b_column, T* c, i64 c_row, bool add, T* room) {
+__attribute__((noinline, noclone)) void product(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k,
+                                                const B* b, i64 b_k, i64 b_column, T* c, i64 c_row, bool add,
+                                                T* room) {
   if (!add && (depth == 0 || rows <= kFewRows))
     for (i64 r = 0; r < rows; ++r)
       for (i64 j = 0; j < columns; ++j) c[r * c_row + j] = 0;

@@ -55,10 +55,10 @@ inline __attribute__((always_inline)) void add_lines(i64 count, const T* a, i64 
   }
 }
 
-// The same without registers for sums: what is left over at an edge.
+// The same line by line, for what is left over at an edge: one loop that serves all edges compiles in no time.
 template <class T, class B>
-inline void add_edge(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k, T* c,
-                     i64 c_row) {
+__attribute__((noinline, noclone)) void add_edge(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k,
+                                                 const B* b, i64 b_k, T* c, i64 c_row) {
   for (i64 r = 0; r < rows; ++r)
     for (i64 k = 0; k < depth; ++k) {
       const T x = a[r * a_row + k * a_k];
@@ -128,6 +128,19 @@ inline void add_dots(i64 depth, const T* a, i64 a_row, const B* b, i64 b_column,
     }
 }
 
+// The same for the columns that are left.
+template <class T, class B>
+__attribute__((noinline, noclone)) void add_rest(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, const B* b,
+                                                 i64 b_column, T* c, i64 c_row) {
+  for (i64 j = 0; j < columns; ++j)
+    for (i64 r = 0; r < rows; ++r) {
+      T total = 0;
+#pragma omp simd reduction(+ : total)
+      for (i64 k = 0; k < depth; ++k) total = fma(a[r * a_row + k], T(b[j * b_column + k]), total);
+      c[r * c_row + j] += total;
+    }
+}
+
 // c[i, j] += sum_k a[i, k] * b[k, j] for R rows. No element of b is read twice, and nothing is packed.
 template <int R, class T, class B>
 __attribute__((noinline)) void product_streamed(i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k, const B* b,
@@ -138,14 +151,12 @@ __attribute__((noinline)) void product_streamed(i64 columns, i64 depth, const T*
     i64 k = 0;
     for (; k + K <= depth; k += K)
       add_some_lines<R, J, K>(columns, a + k * a_k, a_row, a_k, b + k * b_k, b_k, c, c_row);
-    for (; k < depth; ++k)
-      add_some_lines<R, J, 1>(columns, a + k * a_k, a_row, a_k, b + k * b_k, b_k, c, c_row);
-    return;
+    return add_edge(R, columns, depth - k, a + k * a_k, a_row, a_k, b + k * b_k, b_k, c, c_row);
   }
   constexpr int N = kSums < 8 ? 2 : R == 1 ? 8 : R == 2 ? 4 : 2;
   i64 j = 0;
   for (; j + N <= columns; j += N) add_dots<R, N>(depth, a, a_row, b + j * b_column, b_column, c + j, c_row);
-  for (; j < columns; ++j) add_dots<R, 1>(depth, a, a_row, b + j * b_column, b_column, c + j, c_row);
+  add_rest(R, columns - j, depth, a, a_row, b + j * b_column, b_column, c + j, c_row);
 }
 
 // The same for up to four rows.

@@ -47,8 +47,8 @@ from cleave.ir.dims import Index
 from cleave.schedule.tiles import ContractTile, Kernel, Load, Loop, Statement, TileProgram
 
 RESERVED = (
-    *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows"),
-    *("tile", "turns", "turn_at", *LEAN),
+    *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows", "anew"),
+    *("tile", "turns", "turn_at", "given_full", "given_free", "given_at", *LEAN),
 )
 
 
@@ -66,7 +66,7 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     lanes = replace(lanes, exact=frozenset({groups.rows}))
     copies = Copies(names, groups, _ordinals(kernel.body))
     rows = Rows(groups, copies)
-    rows.products = _products(kernel.body)
+    rows.products, rows.stages = _products(kernel.body), kernel.stages
     scope = RowScope(params, lanes, index_names, names.inner())
     scope.groups = groups
     decode(scope, kernel)
@@ -88,6 +88,7 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     given = [a.name for a in arguments]
     rooms = [room for ring in rings for room in (ring.name, *_barriers(ring))] + list(rows.scratch)
     rooms += ["turns"] if rows.turns else []
+    rooms += ["given_full", "given_free"] if rows.gives else []
     last = ["INDEX"] if dynamic else []
     head = typed_strides(arguments)
     parts = [
@@ -138,8 +139,9 @@ def _rendered(lines: Lines) -> list[str]:
 
 
 def _counters(rows: Rows, rings: Sequence[Ring]) -> Lines:
-    """How many tiles each ring has had, and how many turns a group."""
+    """How many tiles each ring has had, how many turns a group, and how often one gave something."""
     names = [f"{ring.name}_at" for ring in rings] + (["turn_at"] if rows.turns else [])
+    names += ["given_at"] if rows.gives else []
     return [Line(f"{name} = gl.to_tensor(0)", name) for name in names]
 
 
@@ -193,8 +195,8 @@ def _main(name: str, groups: Groups, rings: Sequence[Ring], rows: Rows, given: S
             lines.append(f"    {barrier} = gl.allocate_shared_memory(gl.int64, [{turns}, 1], {layout})")
             inits.append(f"    for slot in gl.static_range({turns}):")
             inits.append(f"        mbarrier.init({barrier}.index(slot), count={arrivals})")
-    for buffer, (shape, dtype, layout) in rows.scratch.items():
-        sizes = ", ".join(map(str, (groups.count, *shape)))
+    for buffer, (shape, dtype, layout, count) in rows.scratch.items():
+        sizes = ", ".join(map(str, (count, *shape)))
         lines.append(f"    {buffer} = gl.allocate_shared_memory({TYPES[dtype]}, [{sizes}], {layout})")
     if rows.turns:
         layout = "mbarrier.MBarrierLayout()"
@@ -202,6 +204,11 @@ def _main(name: str, groups: Groups, rings: Sequence[Ring], rows: Rows, given: S
         inits.append(f"    for slot in gl.static_range({groups.count}):")
         inits.append("        mbarrier.init(turns.index(slot), count=1)")
         inits.append("    mbarrier.arrive(turns.index(0), count=1)")
+    if rows.gives:
+        for barrier, arrivals in (("given_full", 1), ("given_free", groups.count - 1)):
+            layout = "mbarrier.MBarrierLayout()"
+            lines.append(f"    {barrier} = gl.allocate_shared_memory(gl.int64, [1, 1], {layout})")
+            inits.append(f"    mbarrier.init({barrier}.index(0), count={arrivals})")
     computing, copying = REGISTERS[groups.count]
     all_given = ", ".join(given)
     workers = [
@@ -251,7 +258,7 @@ class _Copying:
         total = ring.bytes(self.groups.count)
         scope.lines.append(Line(f"mbarrier.expect({full}.index({slot}), {total})"))
         for number in range(count):
-            starts = ", ".join(starts_of(scope, box, self.groups, str(number)))
+            starts = ", ".join(starts_of(scope, box, self.groups.apart, count, str(number)))
             place = slot if ring.shared else f"{slot} * {count} + {number}"
             call = f"copy_in({ring.descriptor}, [{starts}], {full}.index({slot}), {ring.name}.index({place}))"
             scope.lines.append(Line(call))

@@ -6,11 +6,21 @@ says when.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from cleave.codegen.gluon_loops import write_loop
-from cleave.codegen.gluon_plan import FLUSHING, Copies, Groups, Ring, RowScope, split_box, starts_of
+from cleave.codegen.gluon_plan import (
+    FLUSHING,
+    Copies,
+    Groups,
+    Ring,
+    RowScope,
+    fits_beside,
+)
+from cleave.codegen.gluon_stores import store_rows
 from cleave.codegen.gluon_text import LEAN_OF
 from cleave.codegen.triton_body import Body, fused_dots
 from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
@@ -33,6 +43,10 @@ from cleave.schedule.tiles import (
     Store,
 )
 
+SMALL_DIVISOR, SCALE_UP = 2.0**-120, 2.0**64
+WIDE_OPERAND = 256
+"""Columns."""
+
 
 @dataclass(slots=True)
 class Held:
@@ -47,6 +61,8 @@ class Held:
     free: str = ""
     uses: int = 0
     products: int = 0
+    slot: str = ""
+    """The number of its place in its buffer, where it stays there while loops run."""
 
 
 @dataclass(slots=True)
@@ -64,9 +80,13 @@ class Rows(Body):
         super().__init__("")
         self.groups, self.copies = groups, copies
         self.held: dict[str, Held] = {}
-        self.scratch: dict[str, tuple[tuple[int, ...], str, str]] = {}
+        self.scratch: dict[str, tuple[tuple[int, ...], str, str, int]] = {}
+        self.places: dict[tuple[tuple[int, ...], str], list[str]] = {}
+        """Of the scratch: where groups give each other blocks, by shape and dtype."""
+        self.gives = False
         self.stored = False
         self.depth = 0
+        self.stages = 0
         self.products: dict[str, int] = {}
         self.turns = False
         self.last: dict[str, str] = {}
@@ -124,6 +144,7 @@ class Rows(Body):
             self.await_tile(scope, statement.out)
             held = self.held[statement.out]
             self.last[statement.out], held.free = held.free, ""
+            held.slot = slot
 
     def hold(self, scope: RowScope, statement: Load, ring: Ring, slot: str, phase: str, uses: int) -> None:
         """A tile that a ring's slot holds, or will hold."""
@@ -178,7 +199,8 @@ class Rows(Body):
             if rows not in held.order:
                 raise Infeasible(f"{name} has no rows and is used outside of products")
             self.await_tile(scope, name)
-            text = held.text if held.order[0] == rows else f"{held.text}.permute((1, 0))"
+            other = next(lane for lane in held.order if lane != rows)
+            text = scope.matrix(held.text, held.order, rows, other)
             own = scope.line(name, f"{text}.load({scope.layout(held.tile.lanes)})")
             scope.values[name] = replace(held.tile, text=own)
             self.used(scope, name, max(1, held.uses - held.products), loaded=True)
@@ -194,6 +216,9 @@ class Rows(Body):
         return super().tile(scope, statement)  # pyright: ignore[reportArgumentType]
 
     def compute(self, scope: Scope, statement: Compute) -> Tile:
+        divided = self.divided(scope, statement)
+        if divided is not None:
+            return divided
         name, dtype = LEAN_OF.get(statement.fn), statement.dtype
         arg = scope.value(statement.args[0])
         single = dtype == "f32" or dtype in HALVES
@@ -205,16 +230,32 @@ class Rows(Body):
             text += f".to({TYPES[dtype]})"
         return self.made(scope, statement.out, text, dtype, statement.axes, arg.lanes)
 
+    def divided(self, scope: Scope, statement: Compute) -> Tile | None:
+        """A block divided by one number for each row (or column): multiplied by that number's reciprocal, a
+        tenth of the instructions, within 4 units in the last place. Where the reciprocal would overflow both
+        factors of it are near 2^64."""
+        if statement.fn != "div" or statement.dtype != "f32" or knobs().numerics == "strict":
+            return None
+        value, by = (scope.value(name) for name in statement.args)
+        if not (set(by.lanes) < set(value.lanes) and by.lanes) or {value.dtype, by.dtype} != {"f32"}:
+            return None
+        small, up = (number(x, "f32") for x in (SMALL_DIVISOR, SCALE_UP))
+        scale = scope.line("scale", f"gl.where(gl.abs({by.text}) < {small}, {up}, 1.0)")
+        part = scope.line("part", f"1.0 / ({by.text} * {scale})")
+        wide = [scope.spread(text, by.lanes, value.lanes) for text in (part, scale)]
+        text = f"{value.text} * {wide[0]} * {wide[1]}"
+        return self.made(scope, statement.out, text, "f32", statement.axes, value.lanes)
+
     def reduce(self, scope: Scope, statement: ReduceTile) -> Tile:
-        if self.groups.rows in scope.lanes.over(statement.over, scope.tiles):
-            raise Infeasible(f"{statement.out} reduces the rows that warp groups share")
+        if self.groups.shares & set(scope.lanes.over(statement.over, scope.tiles)):
+            raise Infeasible(f"{statement.out} reduces what warp groups share")
         return super().reduce(scope, statement)
 
     def collapse(self, scope, wish, text, have, dtype, kind, over, axes, tile):  # pyright: ignore
         assert isinstance(scope, RowScope)
         gone = scope.lanes.over(over, scope.tiles)
-        if self.groups.rows in gone or not set(gone) <= set(have):
-            raise Infeasible(f"{wish} reduces what its argument lacks, or the rows")
+        if self.groups.shares & set(gone) or self.groups.rows in gone or not set(gone) <= set(have):
+            raise Infeasible(f"{wish} reduces what its argument lacks, the rows, or what warp groups share")
         columns = [scope.lengths([lane])[0] for lane in have if lane != self.groups.rows]
         done, lanes = super().collapse(scope, wish, text, have, dtype, kind, over, axes, tile)
         if lanes == (self.groups.rows,) and have != lanes and columns != [self.groups.columns]:
@@ -312,27 +353,29 @@ class Rows(Body):
             )
         if roles.m != self.groups.rows or roles.batch:
             raise Infeasible(f"{statement.out} has other rows than the warp groups")
-        if right not in self.held:
-            raise Infeasible(f"{statement.out} has a computed right operand")
         reads = [right]
-        self.await_tile(scope, right)
-        b = self.held[right].text
-        open_ = [i for i in statement.over if i not in scope.values[right].zero and scope.spans[i].mask]
-        if open_:
-            self.clear(scope, statement, self.held[right], open_, roles)
-        if self.held[right].order[0] != roles.k:
-            b += ".permute((1, 0))"
+        b = self.right(scope, statement, roles, right)
         columns = scope.lengths([roles.n])[0]
         masks = [i for i in statement.over if i not in scope.values[left].zero]
         if left in self.held and not scope.values[left].text and not scope.mask(masks, (roles.m, roles.k)):
             self.await_tile(scope, left)
-            a = self.held[left].text
-            if self.held[left].order[0] != roles.m:
-                a += ".permute((1, 0))"
+            a = scope.matrix(self.held[left].text, self.held[left].order, roles.m)
             return a, b, [left, right]
+        if roles.k in self.groups.split:
+            raise Infeasible(f"{statement.out} sums columns of which a group has a part in its registers")
         self.read(scope, left)
         a = self.operand(scope, statement, scope.value(left), (roles.m, roles.k), next(iter(kinds)))
         return f"gl.convert_layout({a}, LEFT_{columns})", b, reads
+
+    def right(self, scope: RowScope, statement: ContractTile, roles: Roles, name: str) -> str:
+        """The right operand of a product, once it is there."""
+        if name not in self.held:
+            raise Infeasible(f"{statement.out} has a computed right operand")
+        self.await_tile(scope, name)
+        open_ = [i for i in statement.over if i not in scope.values[name].zero and scope.spans[i].mask]
+        if open_:
+            self.clear(scope, statement, self.held[name], open_, roles)
+        return scope.matrix(self.held[name].text, self.held[name].order, roles.k, roles.n)
 
     def clear(
         self, scope: RowScope, statement: ContractTile, held: Held, indices: Sequence[Index], roles: Roles
@@ -347,7 +390,8 @@ class Rows(Body):
         per_row = min(32, max(1, columns // 8))
         if rows % 16 or columns < 8:
             raise Infeasible(f"{statement.out} sums a part of a tile of {rows} by {columns}")
-        call = f"clear_rows({held.text}, {span.limit} - {start}, {rows}, {per_row})"
+        own = scope.matrix(held.text, held.order, roles.k, roles.n)
+        call = f"clear_rows({own}, {span.limit} - {start}, {rows}, {per_row})"
         scope.lines.append(Nested(f"if {span.limit} < {start} + {span.tile}:", [Line(call)]))
 
     # ------------------------------------------------------------ loops
@@ -356,6 +400,19 @@ class Rows(Body):
         assert isinstance(scope, RowScope)
         write_loop(self, scope, statement)
 
+    def look_again(self, scope: RowScope, names: Iterable[str]) -> None:
+        """Let a step of a loop find out anew where wide operands lie that stay there: else the compiler does
+        that before the loop, and keeps a number for every 16 columns in registers. Narrow ones are better off
+        so (1% at 128 columns)."""
+        for name in names:
+            held = self.held.get(name)
+            if held is None or not held.slot:
+                continue
+            if max(scope.lanes.length(lane, scope.tiles) for lane in held.order) >= WIDE_OPERAND:
+                here = scope.line(f"{name}_here", f"anew({held.slot})")
+                text = re.sub(rf"\b{held.slot}\b", here, held.text, count=1)
+                self.held[name] = replace(held, text=text, slot=here)
+
     def trial(self) -> Rows:
         """A writer whose lines nobody reads, to find out what a loop's values are."""
         found = Rows(self.groups, self.copies)
@@ -363,7 +420,7 @@ class Rows(Body):
         return found
 
     def counters(self) -> tuple[str, ...]:
-        own = ["turn_at"] if self.turns else []
+        own = [*(["turn_at"] if self.turns else []), *(["given_at"] if self.gives else [])]
         return (*own, *(f"{ring.name}_at" for ring in self.copies.rings.values()))
 
     def take_turn(self, scope: Scope) -> None:
@@ -402,29 +459,32 @@ class Rows(Body):
 
     def park(self, scope: RowScope, name: str, value: Tile) -> None:
         """Move a value to shared memory, where products read it."""
+        if self.groups.split & set(value.lanes):
+            raise Infeasible(f"{name} is summed over columns of which a group has a part in its registers")
         rows, columns = scope.lengths(value.lanes)
         word = TYPES[value.dtype].removeprefix("tl.")
-        buffer = self.room(scope, name, (rows, columns), value.dtype, f"SHARED_{rows}_{columns}_{word}")
+        buffer = self.room(name, (rows, columns), value.dtype, f"SHARED_{rows}_{columns}_{word}")
         text = f"{buffer}.index(group)"
         scope.lines.append(Line(f"{text}.store({value.text})"))
         scope.lines.append(Line("fence_async_shared()"))
-        self.held[name] = Held(text, value.lanes, value)
+        self.held[name] = Held(text, value.lanes, value, slot="group")
         scope.values[name] = replace(value, text="")
 
-    def room(self, scope: RowScope, wish: str, shape: tuple[int, ...], dtype: str, layout: str) -> str:
-        """A buffer of shared memory with a part for each group."""
+    def room(self, wish: str, shape: tuple[int, ...], dtype: str, layout: str, count: int = 0) -> str:
+        """A buffer of shared memory with a part for each group, or `count` parts."""
         name = self.copies.names.take(f"{wish}_room")
-        self.scratch[name] = (shape, dtype, layout)
+        self.scratch[name] = (shape, dtype, layout, count or self.groups.count)
         return name
+
+    def has_room(self, size: int) -> bool:
+        """Whether shared memory takes so many bytes more beside the least turns of every ring."""
+        return fits_beside(self.copies.rings.values(), self.scratch_bytes() + size, self.groups)
 
     def scratch_bytes(self) -> int:
         """Bytes of the buffers that are no rings."""
         total = 0
-        for shape, dtype, _ in self.scratch.values():
-            size = width(dtype) * self.groups.count
-            for length in shape:
-                size *= length
-            total += size
+        for shape, dtype, _, count in self.scratch.values():
+            total += width(dtype) * count * prod(shape)
         return total
 
     # ------------------------------------------------------------ stores
@@ -432,30 +492,5 @@ class Rows(Body):
     def store(self, scope: Scope, statement: Store) -> None:
         assert isinstance(scope, RowScope)
         self.read(scope, statement.value)
-        if not self.store_rows(scope, statement):
+        if not store_rows(self, scope, statement):
             super().store(scope, statement)
-
-    def store_rows(self, scope: RowScope, statement: Store) -> bool:
-        """Store a block through shared memory and a bulk copy; whether that can be done."""
-        tensor, tile = scope.params.tensors[statement.tensor], scope.value(statement.value)
-        probe = Load("", (), tensor.dtype, statement.tensor, statement.terms)
-        split = split_box(scope, probe, self.groups)
-        if statement.first or split is None or split[1] != tile.lanes or tile.lanes[0] != self.groups.rows:
-            return False
-        box = [i for i in (term.variable for term in statement.terms) if i is not None]
-        spans = [(scope.spans[i], scope.params.size(i.dim)) for i in box]
-        if any(not span.full and span.limit != size for span, size in spans):
-            return False
-        block, _, shape = split
-        descriptor = scope.params.descriptor(statement.tensor, block)
-        where = (
-            f"{self.room(scope, statement.tensor, block, tensor.dtype, f'{descriptor}.layout')}.index(group)"
-        )
-        matrix = where if block == shape else f"{where}.reshape([{shape[0]}, {shape[1]}])"
-        starts = ", ".join(starts_of(scope, box, self.groups, "group"))
-        scope.lines.append(Line("tma.store_wait(0)  # of the tile before"))
-        scope.lines.append(Line(f"{matrix}.store({convert(tile, tile.text, tensor.dtype)})"))
-        scope.lines.append(Line("fence_async_shared()"))
-        scope.lines.append(Line(f"copy_out({descriptor}, [{starts}], {where})"))
-        self.stored = True
-        return True

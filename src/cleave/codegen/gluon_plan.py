@@ -4,12 +4,16 @@ One warp copies tiles into rings of shared memory; warp groups of four warps eac
 block's rows, so that the products of one overlap the pointwise work of the other (FlashAttention-3, sections
 3.1 and 3.2, for any kernel of this form). The rows are the one lane that every product keeps from its left
 operand; whatever else a group needs is the same for all groups.
+
+Where the rows are those of one group and the accumulators too wide for it, the groups share the columns of
+these (`split`): each has all rows of its own columns, reads the rest of a tile in shared memory as the others
+do, and computes by itself whatever has no such columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from cleave.codegen.gluon_text import DEPTH, ONCE
@@ -18,6 +22,7 @@ from cleave.codegen.triton_scope import Scope, bracketed, is_number
 from cleave.codegen.triton_text import Names
 from cleave.codegen.triton_tiles import (
     Lanes,
+    Roles,
     first_tiles,
     lanes_of_dots,
     loops_of,
@@ -31,6 +36,10 @@ from cleave.schedule.tiles import Kernel, Load
 SHARED_ROOM = 227 * 1024
 """Bytes of shared memory of a block on compute capability 9."""
 BARRIER_ROOM = 1024
+LONGEST_ROW = 1024
+"""Elements of a tile along the last dim: a copy is of as many boxes of 128 bytes as that takes."""
+MATRIX_COLUMNS = (16, 32, 64, 128, 256)
+"""How many columns a group's part of a product may have."""
 REGISTERS = {2: (240, 24), 3: (160, 24)}
 """Registers per thread of computing and copying warps, by the number of warp groups."""
 FLUSHING = 2
@@ -41,12 +50,28 @@ three, loops spill (a compiler sees through its own exponential, but not through
 @dataclass(frozen=True, slots=True)
 class Groups:
     """A kernel's rows: their lane, the number of warp groups, the rows of each, and the columns of the
-    layout in which vectors along the rows are held."""
+    layout in which vectors along the rows are held. `split` are lanes of columns that the groups share
+    instead of the rows: in registers a group has its part of them."""
 
     rows: int
     count: int
     height: int
     columns: int
+    split: frozenset[int] = frozenset()
+
+    @property
+    def shares(self) -> frozenset[int]:
+        """The lanes of which each group has a part."""
+        return self.split or frozenset({self.rows})
+
+    @property
+    def apart(self) -> frozenset[int]:
+        """The lanes of which each group's part is copied by itself. Columns are copied for all groups."""
+        return self.shares - self.split
+
+    def own(self, lane: int, length: int) -> int:
+        """How much of a lane's length is a group's own."""
+        return length // self.count if lane in self.shares else length
 
 
 def plan_groups(kernel: Kernel, lanes: Lanes) -> Groups:
@@ -60,10 +85,27 @@ def plan_groups(kernel: Kernel, lanes: Lanes) -> Groups:
         raise Infeasible(f"kernel {kernel.name} has no lane that is the rows of all its products")
     tiles = first_tiles(kernel)
     total = prod(tiles[i] for i in lanes.members[rows] if i in tiles)
-    if total % (GROUP_ROWS * kernel.groups):
-        raise Infeasible(f"{total} rows for {kernel.groups} warp groups; {GROUP_ROWS} or a multiple each")
     every = tiles | {loop.index: loop.tile for loop in loops_of(kernel.body)}
-    return Groups(rows, kernel.groups, total // kernel.groups, lanes.length(dots[0].n, every))
+    split = frozenset[int]()
+    if total % (GROUP_ROWS * kernel.groups):
+        split = _split(kernel, lanes, dots, every)
+        if total != GROUP_ROWS or not split:
+            raise Infeasible(
+                f"{total} rows for {kernel.groups} warp groups; {GROUP_ROWS} or a multiple each, "
+                "or these and columns of sums to share"
+            )
+    whole = Groups(rows, kernel.groups, total, lanes.length(dots[0].n, every), split)
+    return replace(whole, height=whole.own(rows, total), columns=whole.own(dots[0].n, whole.columns))
+
+
+def _split(kernel: Kernel, lanes: Lanes, dots: Sequence[Roles], tiles: Mapping[Index, int]) -> frozenset[int]:
+    """The lanes of columns that groups can share: those of products that a loop does not go along; none where
+    a group's part would be no matrix. Products whose columns are a loop's are done by every group."""
+    looped = {lanes.of[loop.index] for loop in loops_of(kernel.body)}
+    found = frozenset(r.n for r in dots if r.n not in looped)
+    lengths = [lanes.length(lane, tiles) for lane in found]
+    fine = all(n % kernel.groups == 0 and n // kernel.groups in MATRIX_COLUMNS for n in lengths)
+    return found if fine else frozenset()
 
 
 # ---------------------------------------------------------------- copies
@@ -115,11 +157,11 @@ class Copies:
 
     def ring_of(self, scope: Scope, load: Load, once: bool) -> Ring | None:
         """The ring of a load that the copying warp can do; None where it cannot."""
-        split = split_box(scope, load, self.groups)
+        split = split_box(scope, load, self.groups.apart, self.groups.count)
         if split is None:
             return None
         block, order, shape = split
-        shared = self.groups.rows not in order
+        shared = not self.groups.apart & set(order)
         key = (load.tensor, block, order, load.out if once else self.ordinals.get(load.out, 0))
         if key not in self.rings:
             name = self.names.take(f"{load.tensor}_ring")
@@ -132,14 +174,15 @@ class Copies:
 
 
 def split_box(
-    scope: Scope, load: Load, groups: Groups
+    scope: Scope, load: Load, shares: frozenset[int], count: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]] | None:
-    """The box of one group's share of a load: its extents, its lanes as they lie in memory, and the lengths
-    of these; None where the load is no box, or a share of its rows is none."""
+    """The box of one group's share of a load, of which `count` groups share some lanes: its extents, its
+    lanes as they lie in memory, and the lengths of these; None where the load is no box, or a share of it is
+    none."""
     tensor = scope.params.tensors[load.tensor]
     if width(tensor.dtype) > 4:
         return None
-    box = box_of(scope, load, tensor)
+    box = box_of(scope, load, tensor, LONGEST_ROW)
     if box is None:
         return None
     block = [scope.spans[i].tile for i in box]
@@ -147,12 +190,12 @@ def split_box(
     if len(lanes) != 2:
         return None
     lengths = [scope.lanes.length(lane, scope.tiles) for lane in lanes]
-    if groups.rows in lanes:
-        place = _outermost(scope, box, groups.rows)
-        if block[place] % groups.count:
+    for lane in shares & set(lanes):
+        place = _outermost(scope, box, lane)
+        if block[place] % count:
             return None
-        block[place] //= groups.count
-        lengths[lanes.index(groups.rows)] //= groups.count
+        block[place] //= count
+        lengths[lanes.index(lane)] //= count
     return tuple(block), lanes, (lengths[0], lengths[1])
 
 
@@ -160,15 +203,18 @@ def _outermost(scope: Scope, box: Sequence[Index], lane: int) -> int:
     return next(n for n, i in enumerate(box) if scope.lanes.of[i] == lane and scope.spans[i].tile > 1)
 
 
-def starts_of(scope: Scope, box: Sequence[Index], groups: Groups, group: str) -> list[str]:
+def starts_of(
+    scope: Scope, box: Sequence[Index], shares: frozenset[int], count: int, group: str
+) -> list[str]:
     """Where a group's box starts, one text per dim."""
     texts: list[str] = []
-    rows = [i for i in box if scope.lanes.of[i] == groups.rows and scope.spans[i].tile > 1]
+    tiled = [i for i in box if scope.spans[i].tile > 1]
+    first = {next((i for i in tiled if scope.lanes.of[i] == lane), None) for lane in shares}
     for index in box:
         span = scope.spans[index]
         text = span.start if span.tile > 1 else span.position
-        if rows and index == rows[0] and group != "0":
-            step = span.tile // groups.count
+        if index in first and group != "0":
+            step = span.tile // count
             own = str(step * int(group)) if is_number(group) else f"{group} * {step}"
             text = own if text == "0" else f"{text} + {own}"
         texts.append(text)
@@ -189,8 +235,10 @@ class RowScope(Scope):
     def lengths(self, lanes: Sequence[int]) -> tuple[int, ...]:
         """The block lengths of some lanes."""
         own = self.groups
+        tiles = self.tiles
         return tuple(
-            own.height if lane == own.rows else self.lanes.length(lane, self.tiles) for lane in lanes
+            own.height if lane == own.rows else own.own(lane, self.lanes.length(lane, tiles))
+            for lane in lanes
         )
 
     def shape(self, lanes: Sequence[int]) -> str:
@@ -207,13 +255,23 @@ class RowScope(Scope):
             return f"COLUMNS_{others[0]}"
         return f"MMA_{others[0]}" if others else f"ROWS_{self.groups.columns}"
 
+    def matrix(self, text: str, order: Sequence[int], first: int, columns: int = -1) -> str:
+        """A tile in shared memory, whose lanes lie in some order, with one of them in front; of `columns`
+        that the groups share, a group's own."""
+        if columns in self.groups.split:
+            own = self.lengths([columns])[0]
+            text = f"{text}.slice(group * {own}, {own}, {order.index(columns)})"
+        return text if order[0] == first else f"{text}.permute((1, 0))"
+
     def block(self, lane: int, length: int) -> str:
         if lane == self.groups.rows:
-            height = self.groups.height
-            return f"(tl.arange(0, {height}, layout={self.layout([lane])}) + group * {height})"
-        if length < 8:
+            length = self.groups.height
+        elif lane in self.groups.split:
+            length = self.groups.own(lane, length)
+        elif length < 8:
             return f"tl.arange(0, {length})"
-        return f"tl.arange(0, {length}, layout=COLUMNS_{length})"
+        text = f"tl.arange(0, {length}, layout={self.layout([lane])})"
+        return f"({text} + group * {length})" if lane in self.groups.shares else text
 
     def spread(self, text: str, have: Sequence[int], want: Sequence[int]) -> str:
         if tuple(have) == tuple(want) or not have:
@@ -237,6 +295,15 @@ class RowScope(Scope):
         return f"gl.where({zeros}, {wide}, {wide})"
 
 
+LEAST_DEPTH = 2
+
+
+def fits_beside(rings: Iterable[Ring], scratch: int, groups: Groups) -> bool:
+    """Whether the least turns of all rings fit in shared memory beside what is there once."""
+    least = sum(ring.bytes(groups.count) * (1 if ring.once else LEAST_DEPTH) for ring in rings)
+    return least + scratch <= SHARED_ROOM - BARRIER_ROOM
+
+
 def depths_of(rings: Sequence[Ring], scratch: int, groups: Groups, stages: int) -> tuple[int, int]:
     """How many turns the rings take in shared memory beside what is there once, and how many those of tiles
     that come once for each tile of the grid: two where this takes nothing from the others."""
@@ -244,8 +311,8 @@ def depths_of(rings: Sequence[Ring], scratch: int, groups: Groups, stages: int) 
     each = sum(ring.bytes(groups.count) for ring in rings if not ring.once)
     room = SHARED_ROOM - scratch - BARRIER_ROOM
     depth = (room - once) // each if each else stages
-    depth = min(depth, max(stages, 2))
-    if depth < 2:
+    depth = min(depth, max(stages, LEAST_DEPTH))
+    if depth < LEAST_DEPTH:
         taken = once + scratch
         raise Infeasible(f"tiles of {taken} bytes and twice {each} do not fit {SHARED_ROOM} of shared memory")
     return depth, 2 if 2 * once + depth * each <= room else 1

@@ -90,6 +90,15 @@ def clear_rows(tile, count, rows: gl.constexpr, per_row: gl.constexpr):
     fence_async_shared()
 """
 
+ANEW = """
+@gluon.jit
+def anew(slot):
+    # The same number, of which the compiler does not know that it is.
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [gl.to_tensor(slot)], dtype=gl.int32, is_pure=False, pack=1
+    )
+"""
+
 
 def translated(text: str) -> str:
     """A line of Triton as a line of Gluon."""
@@ -104,6 +113,7 @@ def helpers_for(texts: Iterable[str]) -> list[str]:
     lean = {name for name in LEAN if f"{name}(" in text}
     lean |= {"exp2_flushed"} if lean else set()
     found += [body for name, body in LEAN.items() if name in lean]
+    found += [ANEW] if "anew(" in text else []
     return [*found, CLEAR_ROWS] if "clear_rows(" in text else found
 
 

@@ -251,9 +251,12 @@ def described(scope: Scope, statement: Load, tensor: Tensor) -> Tile | None:
     return Tile(scope.line(statement.out, text), statement.dtype, statement.axes, order, made, zero)
 
 
-def box_of(scope: Scope, statement: Load, tensor: Tensor) -> tuple[Index, ...] | None:
+def box_of(
+    scope: Scope, statement: Load, tensor: Tensor, longest: int = MOST_IN_BOX
+) -> tuple[Index, ...] | None:
     """The indices of a load, one per dim of the tensor, if it reads a box that a descriptor can copy: plain
-    indices, of which those of a lane follow each other and fill it."""
+    indices, of which those of a lane follow each other and fill it, the last one of at most `longest`
+    elements."""
     if statement.other != 0 or tensor.dtype in ("bool", "f64", "i64"):
         return None
     dims = [dim for group in tensor.layout for dim in group]
@@ -270,7 +273,9 @@ def box_of(scope: Scope, statement: Load, tensor: Tensor) -> tuple[Index, ...] |
     if len(lanes) < 2 or whole != tiled or box[-1] not in tiled:
         return None
     lengths = [scope.lanes.length(lane, scope.tiles) for lane in lanes]
-    if prod(lengths) != prod(s.tile for s in spans) or max(s.tile for s in spans) > MOST_IN_BOX:
+    if prod(lengths) != prod(s.tile for s in spans) or spans[-1].tile > longest:
+        return None
+    if any(s.tile > MOST_IN_BOX for s in spans[:-1]):
         return None
     return box if spans[-1].tile * width(tensor.dtype) >= LEAST_BYTES else None
 

@@ -13,7 +13,7 @@ from math import prod
 from cleave.fusion.graph import Vertex
 from cleave.fusion.opcodes import COLUMN, SOURCES, arity, reduced_extent, tiled_reduction, tiled_transpose
 from cleave.fusion.rules import Device, Rules
-from cleave.fusion.units import LOOP, MIXED, REUSED, ROWS, WHOLE, Unit
+from cleave.fusion.units import LOOP, MIXED, REUSED, ROWS, UNTIMED, WHOLE, Unit
 
 FLOPS: dict[str, dict[str, float]] = {
     "f32": {
@@ -66,13 +66,17 @@ def flops_of(v: Vertex, rules: Rules, today: bool) -> float:
 
 def unit_flops(unit: Unit, rules: Rules, today: bool = True) -> float:
     """Operations of a unit, with what it computes more than once, by today's tables or X23's."""
-    total, done = unit.sums.get(today, (0.0, 0))
+    total, done = unit.flops if today else unit.flops_before
     if done < len(unit.members):
+        vertices = unit.graph.vertices
         for n in islice(unit.members, done, None):
-            each = flops_of(unit.graph.vertices[n], rules, today)
+            each = flops_of(vertices[n], rules, today)
             if each:
                 total += each * unit.use(n).work
-        unit.sums[today] = (total, len(unit.members))
+        if today:
+            unit.flops = (total, len(unit.members))
+        else:
+            unit.flops_before = (total, len(unit.members))
     return total
 
 
@@ -152,10 +156,9 @@ def geometry(unit: Unit) -> tuple[float, float]:
     """Blocks, and threads of each, that a kernel is launched with."""
     # Without tiled operations the results alone decide.
     stamp = unit.version if unit.specials or unit.kind == ROWS else -len(unit.outputs)
-    found = unit.memo.get("geometry")
-    if found is None or found[0] != stamp:
-        found = unit.memo["geometry"] = (stamp, _geometry(unit))
-    return found[1]  # type: ignore[return-value]
+    if unit.grid[0] != stamp:
+        unit.grid = (stamp, _geometry(unit))
+    return unit.grid[1]
 
 
 def _geometry(unit: Unit) -> tuple[float, float]:
@@ -188,20 +191,22 @@ def _minor_kept(hero: Vertex) -> int:
     return extent
 
 
-def _seconds(rules: Rules, flops: float, moved: float, blocks: float, threads: float) -> float:
-    device = rules.device
-    lanes = min(blocks, device.cores) * min(threads, device.units)
-    busy = flops / (2 * device.clock * max(1.0, lanes))
-    return busy + moved - 0.95 * min(busy, moved)
+def _seconds(device: Device, flops: float, moved: float, blocks: float, threads: float) -> float:
+    lanes = (blocks if blocks < device.cores else device.cores) * (
+        threads if threads < device.units else device.units
+    )
+    busy = flops / (2 * device.clock * (lanes if lanes > 1.0 else 1.0))
+    return busy + moved - 0.95 * (busy if busy < moved else moved)
 
 
-def _memory(rules: Rules, size: float, total: float, blocks: float, waste: float) -> float:
-    device = rules.device
-    speed = min(device.bandwidth, min(blocks, device.cores) * device.clock * PER_CLOCK)
-    net = min(size, total)
-    again = total - net
-    faster = 8.0 if net < 2048 * device.cores else 2.5 if net < device.cache else 1.0
-    return net * waste / speed + again / (speed * faster)
+def _memory(device: Device, size: float, total: float, blocks: float, waste: float) -> float:
+    speed = (blocks if blocks < device.cores else device.cores) * device.clock * PER_CLOCK
+    if speed > device.bandwidth:
+        speed = device.bandwidth
+    if total <= size:
+        return total * waste / speed
+    faster = 8.0 if size < 2048 * device.cores else 2.5 if size < device.cache else 1.0
+    return size * waste / speed + (total - size) / (speed * faster)
 
 
 def _waste(unit: Unit, number: int) -> float:
@@ -220,7 +225,7 @@ def time_alone(unit: Unit, rules: Rules) -> float:
     if unit.times[0] != unit.version:
         blocks, threads = geometry(unit)
         moved = traffic(unit, rules) + _written(unit, rules)
-        unit.times = (unit.version, _seconds(rules, unit_flops(unit, rules), moved, blocks, threads))
+        unit.times = (unit.version, _seconds(rules.device, unit_flops(unit, rules), moved, blocks, threads))
     return unit.times[1]
 
 
@@ -234,45 +239,48 @@ def traffic(unit: Unit, rules: Rules) -> float:
     """Seconds that a unit's operands take to read. What each takes is kept while its use stays the same."""
     if unit.reads[0] != unit.version:
         blocks = geometry(unit)[0]
-        unit.reads = (unit.version, sum([_operand_time(unit, o, rules, blocks) for o in unit.operands]))
+        times = unit.operands
+        if blocks != unit.blocks:
+            times = unit.operands = dict.fromkeys(times, UNTIMED)
+            unit.blocks = blocks
+        for number, time in times.items():
+            if time == UNTIMED:
+                times[number] = _operand_time(unit, number, rules.device, blocks)
+        unit.reads = (unit.version, sum(times.values()))
     return unit.reads[1]
 
 
-def _operand_time(unit: Unit, number: int, rules: Rules, blocks: float) -> float:
-    facts = unit.use(number)
-    kept = unit.reading.get(number)
-    if kept is not None and kept[0] is facts and kept[1] == blocks:
-        return kept[2]
-    v = unit.graph.vertices[number]
-    total = v.bytes * facts.work / v.elements if v.elements else 0.0
-    time = _memory(rules, v.bytes, total, blocks, _waste(unit, number))
-    unit.reading[number] = (facts, blocks, time)
-    return time
+def _operand_time(unit: Unit, number: int, device: Device, blocks: float) -> float:
+    work, v = unit.use(number).work, unit.graph.vertices[number]
+    total = v.bytes * work / v.elements if v.elements else 0.0
+    return _memory(device, v.bytes, total, blocks, _waste(unit, number) if unit.transposed else 1.0)
 
 
 def time_with(producer: Unit, unit: Unit, rules: Rules) -> float:
     """Seconds of a kernel once it has taken a producer in, launch not included."""
-    made = producer.root
+    made, vertices = producer.root, producer.graph.vertices
     use = unit.use(made.number)
     share = use.work / made.elements if made.elements else 0.0
-    straight = use.sources == WHOLE and not use.flags & (MIXED | REUSED)
-    own = blocks, threads = geometry(unit)
+    blocks, threads = geometry(unit)
     if producer.reductions and is_reduction_epilogue(producer, unit):
         blocks, threads = geometry(producer)
-    moved = traffic(unit, rules) + _written(unit, rules) - _operand_time(unit, made.number, rules, own[0])
+    moved = traffic(unit, rules) + _written(unit, rules)
+    times = unit.operands
+    moved -= times[made.number]
     for o in producer.operands:
-        v = producer.graph.vertices[o]
+        v = vertices[o]
         if not v.elements:
             continue
         used = producer.use(o).work / v.elements * share
         waste = _waste(producer, o) if producer.transposed else 1.0
-        if o in unit.operands:
-            moved -= _operand_time(unit, o, rules, own[0])
+        if o in times:
+            moved -= times[o]
+            straight = use.sources == WHOLE and not use.flags & (MIXED | REUSED)
             used += _share(unit, o) - (_common(producer, unit, o) if straight else 0.0)
             waste = max(waste, _waste(unit, o))
-        moved += _memory(rules, v.bytes, v.bytes * used, blocks, waste)
+        moved += _memory(rules.device, v.bytes, v.bytes * used, blocks, waste)
     flops = unit_flops(unit, rules) + unit_flops(producer, rules) * share
-    return _seconds(rules, flops, max(moved, 0.0), blocks, threads)
+    return _seconds(rules.device, flops, moved if moved > 0.0 else 0.0, blocks, threads)
 
 
 def is_reduction_epilogue(producer: Unit, unit: Unit) -> bool:

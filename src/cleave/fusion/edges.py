@@ -35,7 +35,7 @@ def not_fusible(detail: str) -> Verdict:
 def known(state: State, unit: Unit) -> Why:
     """Whether any pass may touch a unit: no side effects, no opaque operation, no random numbers for two."""
     v = unit.root
-    if unit.is_group:
+    if unit.kind or v.plain:
         return None
     if v.effect:
         return not_fusible(f"{v.name} has side effects")
@@ -168,7 +168,7 @@ def budget(rules: Rules, one: Unit, two: Unit, vertical: bool) -> Why:
     reductions = one.reductions + two.reductions
     if reductions > rules.reductions:
         return Verdict("TOO_MANY_REDUCTIONS", "", (("reductions", reductions), ("limit", rules.reductions)))
-    outputs = sum(len(u.outputs) + u.is_multi for u in (one, two))
+    outputs = len(one.outputs) + one.is_multi + len(two.outputs) + two.is_multi
     if len(one.operands) + len(two.operands) - 1 + outputs <= rules.most_args:
         return None
     made = {*one.outputs, *two.outputs}
@@ -216,8 +216,12 @@ def ir_size(rules: Rules, producer: Unit, consumer: Unit) -> Why:
 
 def may_root(state: State, unit: Unit) -> bool:
     """Whether a unit may be part of a kernel with several results."""
-    if known(state, unit) is not None or not state.count_users(unit):
+    if not unit.kind and not unit.root.plain and known(state, unit) is not None:
         return False
+    if not state.count_users(unit):
+        return False
+    if not unit.odd and unit.kind in ("", LOOP):
+        return True  # elementwise, alone or in a loop
     hero = unit.leading()
     if (
         hero.opcode == "reduce"

@@ -18,6 +18,17 @@ from cleave.fusion.planning import Group, Plan, plan_fusion
 from cleave.fusion.rewrites import rewrites
 from cleave.fusion.rules import EPOCHS, Rules
 
+UNSEEN = {
+    "vertical": "vertical fusion takes no producer that it has passed by",
+    "vertical-dup": "vertical fusion takes no producer that it has passed by",
+    "merger-bytes": "the merger takes loop groups, which vertical fusion makes",
+    "merger-cost": "the merger takes loop groups, which vertical fusion makes",
+    "priority": "priority fusion takes no results, arguments or opaque operations",
+    "multi-output": "multi-output fusion leaves a producer with one reader to the passes before it",
+    "horizontal-loop": "horizontal fusion joins what does not depend on each other",
+    "horizontal-input": "horizontal fusion joins what does not depend on each other",
+}
+"""Why a pass may not have looked at an edge at all."""
 MOST_VERTICES = 3000
 """Graphs above this are not planned again for every change, only for the knobs."""
 
@@ -33,7 +44,8 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The answer. `edges` are the decisions at the border between the two kernels, `walls` the borders on the
-    way from one to the other if they are not neighbours, `changes` what would flip the answer."""
+    way from one to the other if they are not neighbours, `changes` what would flip the answer. `unseen` says
+    why a border may have no decision."""
 
     one: Vertex
     two: Vertex
@@ -41,6 +53,16 @@ class Explanation:
     edges: tuple[Decision, ...]
     walls: tuple[tuple[Vertex, Vertex, tuple[Decision, ...]], ...]
     changes: tuple[Change, ...]
+    unseen: str = ""
+
+
+def unseen(plan: Plan) -> str:
+    """Why no pass of the plan's strategy decided an edge."""
+    passes = plan.strategy.passes
+    if not passes:
+        return f"strategy {plan.strategy.name} has no passes"
+    reasons = dict.fromkeys(UNSEEN[p] for p in passes if p in UNSEEN)
+    return "; ".join(reasons) or "no pass of the strategy came to it"
 
 
 def operation(graph: Graph, text: str) -> Vertex:
@@ -67,7 +89,7 @@ def explain(plan: Plan, first: str, second: str) -> Explanation:
         return Explanation(one, two, together, (), (), ())
     edges = _between(plan, _makers(plan, one), _makers(plan, two))
     walls = () if edges else _walls(plan, one, two)
-    return Explanation(one, two, (), edges, walls, tuple(_changes(plan, one, two)))
+    return Explanation(one, two, (), edges, walls, tuple(_changes(plan, one, two)), unseen(plan))
 
 
 def _makers(plan: Plan, v: Vertex) -> list[Group]:

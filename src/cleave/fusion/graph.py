@@ -26,6 +26,18 @@ WIDTHS: Mapping[str, int] = {
 }  # fmt: skip
 """Bytes of one element."""
 
+UNARY = frozenset(
+    {"abs", "ceil", "cbrt", "convert", "cos", "copy", "erf", "exp", "exp2", "expm1", "floor", "id", "isnan"}
+    | {"log", "log1p", "logistic", "neg", "not", "reciprocal", "round", "rsqrt", "sign", "sin", "sqrt"}
+    | {"tanh", "trunc"}
+)
+BINARY = frozenset(
+    {"add", "and", "atan2", "compare", "div", "eq", "floordiv", "ge", "gt", "le", "lt", "max", "min", "mod"}
+    | {"mul", "ne", "or", "pow", "rem", "shl", "shr", "sub", "xor"}
+)
+POINTWISE = UNARY | BINARY | {"select", "clamp", "fma"}
+"""Elementwise in all operands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -93,10 +105,18 @@ class Vertex:
     inner: tuple[Node, ...] = ()
     elements: int = field(init=False, default=0)
     bytes: int = field(init=False, default=0)
+    pointwise: bool = field(init=False, default=False)
+    """Elementwise in all operands, whatever the dtype."""
+    plain: bool = field(init=False, default=False)
+    """Elementwise with operands, without side effects and no copy: what every pass takes."""
 
     def __post_init__(self) -> None:
+        pointwise = self.opcode in POINTWISE
         object.__setattr__(self, "elements", self.shape.elements)
         object.__setattr__(self, "bytes", self.shape.bytes)
+        object.__setattr__(self, "pointwise", pointwise)
+        plain = pointwise and self.opcode != "copy" and not self.effect and bool(self.operands)
+        object.__setattr__(self, "plain", plain)
 
     def __repr__(self) -> str:
         return self.name
@@ -126,6 +146,10 @@ class Graph:
     """The program that the graph was made of, with the sizes of its dynamic dims."""
     users: tuple[tuple[int, ...], ...] = field(init=False, default=())
     by_name: Mapping[str, Vertex] = field(init=False, default_factory=dict[str, "Vertex"])
+    links: dict[tuple[int, int], tuple[int, int, float]] = field(
+        init=False, repr=False, default_factory=dict[tuple[int, int], tuple[int, int, float]]
+    )
+    """How a vertex reads an operand, by their numbers, as `units.py` computes and remembers it."""
 
     def __post_init__(self) -> None:
         names: dict[str, Vertex] = {}

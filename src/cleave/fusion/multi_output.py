@@ -43,31 +43,31 @@ class Reach:
 
     def refresh(self) -> None:
         """Compute everything."""
-        order = self.state.post_order()
-        self.place: dict[int, int] = {u.key: n for n, u in enumerate(order)}
+        state = self.state
         self.partner: dict[int, int] = {}
         self.touched = self.merges = 0
-        place, maker = self.place, self.state.maker
-        self.above: list[int] = []
-        for n, unit in enumerate(order):
-            mask = 1 << n
-            for operand in unit.operands:
-                mask |= self.above[place[maker[operand].key]]
-            self.above.append(mask)
+        if state.reach[0] != state.version:
+            state.reach = (state.version, *_computed(state))
+        self.place = state.reach[1]
+        self.above = list(state.reach[2])
 
     def depends(self, unit: Unit, on: Unit) -> bool:
         """Whether a unit needs another's value, directly or not."""
         target = self.place[on.key]
         mask = self.above[self.place[unit.key]]
-        done = 0
-        while not mask >> target & 1:
-            pending = mask & self.touched & ~done
-            if not pending:
-                return False
-            lowest = pending & -pending
-            done |= lowest
-            mask |= self.partner[lowest.bit_length() - 1]
-        return True
+        if mask >> target & 1:
+            return True
+        touched, partner = self.touched, self.partner
+        pending = mask & touched
+        while pending:
+            lowest = pending.bit_length() - 1
+            more = partner[lowest]
+            if more >> target & 1:
+                return True
+            new = more & ~mask
+            mask |= more
+            pending = (pending ^ 1 << lowest) | (new & touched) if new else pending ^ 1 << lowest
+        return False
 
     def merge(self, kept: Unit, gone: Unit) -> None:
         """Note that two units are one from now on. Called before the change."""
@@ -83,6 +83,19 @@ class Reach:
         """Compute everything, if many merges have gathered."""
         if self.merges >= MOST_MERGES:
             self.refresh()
+
+
+def _computed(state: State) -> tuple[dict[int, int], list[int]]:
+    """The place of each unit in post order, and for each place the places that its unit needs."""
+    order, maker = state.post_order(), state.maker
+    place = {u.key: n for n, u in enumerate(order)}
+    above: list[int] = []
+    for n, unit in enumerate(order):
+        mask = 1 << n
+        for operand in unit.operands:
+            mask |= above[place[maker[operand].key]]
+        above.append(mask)
+    return place, above
 
 
 def multi_output(state: State, rules: Rules, log: Log) -> bool:

@@ -9,21 +9,13 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from cleave.fusion.graph import WIDTHS, Shape, Vertex
+from cleave.fusion.graph import POINTWISE, WIDTHS, Shape, Vertex
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-UNARY = _words(
-    "abs ceil cbrt convert cos copy erf exp exp2 expm1 floor id isnan log log1p logistic neg not reciprocal "
-    "round rsqrt sign sin sqrt tanh trunc"
-)
-BINARY = _words(
-    "add and atan2 compare div eq floordiv ge gt le lt max min mod mul ne or pow rem shl shr sub xor"
-)
-POINTWISE = UNARY | BINARY | {"select", "clamp", "fma"}
 MOVEMENT = _words(
     "bitcast broadcast concat dynamic-slice dynamic-update-slice gather pad reduce-window reshape reverse "
     "slice transpose"
@@ -60,7 +52,7 @@ ROW, COLUMN = "row", "column"
 
 def is_pointwise(v: Vertex) -> bool:
     """Elementwise in all operands, whatever the dtype."""
-    return v.opcode in POINTWISE
+    return v.pointwise
 
 
 def pointwise_in(v: Vertex, operand: Vertex) -> bool:
@@ -72,7 +64,7 @@ def pointwise_in(v: Vertex, operand: Vertex) -> bool:
 
 def same_dims(a: Shape, b: Shape) -> bool:
     """Equal but for the element type."""
-    return a.dims == b.dims and a.order == b.order
+    return a is b or (a.dims == b.dims and a.order == b.order)
 
 
 def is_scalar(v: Vertex) -> bool:

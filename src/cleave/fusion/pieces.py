@@ -7,17 +7,21 @@ through the same scheduler and emitters as any program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from cleave.errors import Bug
+from cleave.errors import Bug, Invalid
 from cleave.fusion.graph import Graph, sorted_by_need
 from cleave.fusion.planning import Group, Plan
-from cleave.ir.dims import Atom, Extent, atoms_of
-from cleave.ir.ops import Access, Const, Input, Node, Position, Scalar, SizeOf, input_node
+from cleave.ir.dims import Atom, Extent, Gather, Inject, atoms_of, size_of
+from cleave.ir.ops import Access, Const, Input, Node, Position, Scalar, Scan, SizeOf, input_node
 from cleave.ir.program import Output, Program, sort_nodes
 from cleave.ir.rewrite import replace_arguments
+from cleave.ir.sizes import infer_sizes
 
+TRIED = 64
+"""A size that is tried for a dynamic dim, and the next ones for further dims."""
 EVERYWHERE = Const | SizeOf | Position
 """What every piece computes for itself."""
 
@@ -121,22 +125,78 @@ def _piece(
             outputs.append(Output(labels[node], new, tuple((k,) for k in range(len(new.axes)))))
     reached = sort_nodes(o.node for o in outputs)
     inputs = dict.fromkeys(n for n in reached if isinstance(n.op, Input | Scalar))
-    names = tuple(n.op.name for n in inputs if isinstance(n.op, Input | Scalar))
-    sizes = _sizes(program, (*inputs, *reached))
     label = f"{program.name}_{labels[own[-1]]}"
-    made = Program(label, tuple(inputs), tuple(outputs), sizes)
+    made = _sized(program, inputs, tuple(outputs), label)
+    names = tuple(n.op.name for n in made.inputs if isinstance(n.op, Input | Scalar))
     return Piece(made, group, names, tuple(o.name for o in outputs))
 
 
-def _sizes(program: Program, nodes: tuple[Node, ...]) -> tuple[tuple[Atom, int | Extent], ...]:
-    """What the program knows of the sizes that some nodes use."""
-    used = {a for n in nodes for d in (*n.dims, *(i.dim for i in n.bound)) for a in atoms_of(d)}
+def _sized(program: Program, inputs: Mapping[Node, None], outputs: tuple[Output, ...], label: str) -> Program:
+    """A piece's program. Where the sizes of its dims do not follow from what it reads (positions, random
+    numbers by their counters), it takes further arguments of the whole program, for their shapes alone."""
+    reads = dict(inputs)
+    nodes = sort_nodes(o.node for o in outputs)
+    for node in (*program.inputs, None):
+        used = _atoms((*reads, *nodes))
+        made = Program(label, tuple(reads), outputs, _sizes(program, used))
+        if node is None or _follows(made, program.dynamic, used):
+            return made
+        helps = {a for d in node.dims for a in atoms_of(d)} & used
+        if isinstance(node.op, Input) and helps:
+            reads[node] = None
+    raise Bug(f"the sizes of {label} were not looked at")
+
+
+def _follows(made: Program, dynamic: Sequence[Atom], used: set[Atom]) -> bool:
+    """Whether the sizes that a piece uses follow from the shapes of its arguments, tried at some sizes of the
+    whole program's dynamic dims."""
+    asked = [dim for dim in dynamic if dim in used]
+    if not asked:
+        return True
+    sizes = made.bind({dim: TRIED + n for n, dim in enumerate(asked)})
+    shapes = {
+        n.op.name: tuple(prod(size_of(d, sizes) for d in group) for group in n.op.layout)
+        for n in made.inputs
+        if isinstance(n.op, Input)
+    }
+    try:
+        found = infer_sizes(made, shapes)
+    except Invalid:
+        return False
+    return all(dim in found for dim in asked)
+
+
+def _atoms(nodes: Iterable[Node]) -> set[Atom]:
+    """The atoms whose sizes nodes use: of their axes, of places that they read at, as numbers, in loops."""
+    found: set[Atom] = set()
+    accesses: list[Access] = []
+    for node in nodes:
+        dims = [*node.dims, *(i.dim for i in node.bound)]
+        if isinstance(node.op, SizeOf):
+            dims.append(node.op.dim)
+        elif isinstance(node.op, Scan):
+            dims += [node.op.over, *node.op.body.dims]
+        found.update(a for d in dims for a in atoms_of(d))
+        accesses += node.reads
+    while accesses:
+        for term in accesses.pop().terms:
+            found.update(a for d, _ in term.offset.terms for a in atoms_of(d))
+            for leaf, _ in term.leaves:
+                if isinstance(leaf, Gather):
+                    accesses.append(leaf.access)
+                elif isinstance(leaf, Inject):
+                    found.update(a for d, _ in leaf.term.offset.terms for a in atoms_of(d))
+    return found
+
+
+def _sizes(program: Program, atoms: set[Atom]) -> tuple[tuple[Atom, int | Extent], ...]:
+    """What the program knows of the sizes that are used. `atoms` takes in those that they follow from."""
     known = dict(program.sizes)
-    waiting = list(used)
+    waiting = sorted(atoms, key=str)
     while waiting:
         value = known.get(waiting.pop())
         if isinstance(value, Extent):
-            more = {a for d, _ in value.terms for a in atoms_of(d)} - used
-            used |= more
-            waiting += more
-    return tuple((a, v) for a, v in program.sizes if a in used)
+            more = {a for d, _ in value.terms for a in atoms_of(d)} - atoms
+            atoms |= more
+            waiting += sorted(more, key=str)
+    return tuple((a, v) for a, v in program.sizes if a in atoms)

@@ -120,13 +120,17 @@ class Plan:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Planning allocates much and frees nothing; Python's cycle collector would take a third of its time."""
+    """Planning allocates much and frees nothing; Python's cycle collector would take a third of its time, and
+    would go through all of it once afterwards. What is left then counts as old."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():  # else somebody froze objects, which must stay so
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -175,6 +179,8 @@ def group_of(unit: Unit) -> Group:
 
 def is_free(v: Vertex) -> bool:
     """What costs nothing alone: no kernel computes it."""
+    if v.plain and not v.view:
+        return False
     if v.node is not None and isinstance(v.node.op, Position):
         return True  # whoever reads it computes it
     return v.opcode in SILENT or is_bitcast(v) or (v.view and v.opcode != "gather")
@@ -182,7 +188,11 @@ def is_free(v: Vertex) -> bool:
 
 def runs(unit: Unit) -> bool:
     """Whether a unit is a launch."""
-    return not all(is_free(unit.graph.vertices[m]) for m in unit.members)
+    vertices = unit.graph.vertices
+    for member in unit.members:  # noqa: SIM110  (called for every unit after every pass)
+        if not is_free(vertices[member]):
+            return True
+    return False
 
 
 def _origin(state: State, number: int) -> int:

@@ -80,18 +80,20 @@ class _Queue:
 
     def put(self, unit: Unit) -> None:
         """Key a producer afresh."""
-        self.stamp[unit.key] = stamp = self.stamp.get(unit.key, 0) + 1
+        key, pairs = unit.key, self.pairs
+        self.stamp[key] = stamp = self.stamp.get(key, 0) + 1
         if not unit.kind and unit.root.opcode in ("parameter", "constant"):
             return
         users = targets(self.state, unit)
-        if not users or self.state.is_root(unit):
+        if not users:
             return
-        if self.state.in_tuple(unit):
-            self.log.refuse(STAGE, unit, users[0], not_fusible(f"{unit.name} is a result"))
+        if self.state.is_result(unit):
+            if self.state.tupled:
+                self.log.refuse(STAGE, unit, users[0], not_fusible(f"{unit.name} is a result"))
             return
         gain = 0.0
         for user in users:
-            found = self.pairs.get((unit.key, user.key))
+            found = pairs.get((key, user.key))
             if found is None or found[0] != unit.version or found[1] != user.version:
                 found = self._pair(unit, user)
             if found[2] is not None:
@@ -101,11 +103,11 @@ class _Queue:
         gain += self.rules.device.launch + time_alone(unit, self.rules)
         if fusible_bitcast(unit):
             gain = inf
-        self.saved[unit.key] = gain
+        self.saved[key] = gain
         if gain < 0:
             self.log.refuse(STAGE, unit, users[0], Verdict("SLOWER", "", (("saved us", gain * 1e6),)))
             return
-        heapq.heappush(self.heap, (-gain, -unit.root.number, unit.key, stamp))
+        heapq.heappush(self.heap, (-gain, -unit.root.number, key, stamp))
 
     def renew(self, producer: Unit, users: list[Unit]) -> None:
         """Key what a step changed: the new groups, what they read, and the producer if it is still there."""
@@ -147,6 +149,8 @@ def edge(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
             return kinds(rules, producer, consumer)
         return budget(rules, producer, consumer, vertical=True) or ir_size(rules, producer, consumer)
     for unit in (producer, consumer):
+        if unit.kind or unit.root.plain:
+            continue
         if (why := known(state, unit)) is not None:
             return why
         if not fusible(unit) and not (unit is consumer and unit.root.opcode == "reduce"):
@@ -175,6 +179,8 @@ def _scatter(producer: Unit, consumer: Unit) -> Why:
 
 
 def _reductions(producer: Unit, consumer: Unit) -> Why:
+    if not producer.reduced and not producer.reductions:
+        return None
     size = min(producer.reduced, consumer.reduced)
     if size >= SMALL_REDUCTION:
         return Verdict("TWO_REDUCTIONS", "", (("elements", size), ("limit", SMALL_REDUCTION)))

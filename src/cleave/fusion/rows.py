@@ -46,7 +46,12 @@ def rows(state: State, rules: Rules, log: Log) -> bool:
 
 
 def _reduces(unit: Unit) -> bool:
-    return unit.kind == ROWS or any(v.opcode == "reduce" for v in unit.vertices())
+    return unit.kind == ROWS or (bool(unit.odd) and _has_reduction(unit))
+
+
+def _has_reduction(unit: Unit) -> bool:
+    vertices = unit.graph.vertices
+    return any(vertices[m].opcode == "reduce" for m in unit.members)
 
 
 def _axes(unit: Unit) -> tuple[int, ...]:

@@ -31,6 +31,10 @@ class State:
         default_factory=dict[object, "dict[tuple[int, int], Any]"]
     )
     """What passes keep of edges for the next run, by what it rests on."""
+    order: tuple[int, list[Unit]] = (-1, [])
+    """The last post order, with the version that it is of."""
+    reach: tuple[int, dict[int, int], list[int]] = (-1, {}, [])
+    """What `multi_output.Reach` starts from, with the version that it is of."""
     tupled: bool = field(init=False, default=False)
     """Whether the results meet in a tuple, which no kernel makes."""
 
@@ -183,6 +187,11 @@ class State:
 
     def post_order(self) -> list[Unit]:
         """Units, operands before users, depth first from the results and then from what nothing reads."""
+        if self.order[0] != self.version:
+            self.order = (self.version, self._post_order())
+        return list(self.order[1])
+
+    def _post_order(self) -> list[Unit]:
         maker = self.maker
         ends = [maker[o.number] for o in self.graph.outputs]
         ends += [u for u in self.units.values() if not self.is_read(u)]
@@ -192,18 +201,23 @@ class State:
             if end.key in seen:
                 continue
             seen.add(end.key)
-            stack = [(end, iter(end.operands))]
-            while stack:
-                unit, rest = stack[-1]
+            unit, rest = end, iter(end.operands)
+            stack: list[tuple[Unit, Iterator[int]]] = []
+            while True:
                 for operand in rest:
                     above = maker[operand]
                     if above.key not in seen:
                         seen.add(above.key)
-                        stack.append((above, iter(above.operands)))
-                        break
+                        if above.operands:
+                            stack.append((unit, rest))
+                            unit, rest = above, iter(above.operands)
+                            break
+                        order.append(above)
                 else:
-                    stack.pop()
                     order.append(unit)
+                    if not stack:
+                        break
+                    unit, rest = stack.pop()
         return order
 
     def sweep(self) -> Iterator[Unit]:

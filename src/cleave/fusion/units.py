@@ -7,13 +7,14 @@ is used inside of a unit. Units change only through `state.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from cleave.fusion.graph import Graph, Vertex
 from cleave.fusion.opcodes import (
     CACHE_BREAKERS,
-    POINTWISE,
     always_duplicable,
     expands,
     heavy,
@@ -41,8 +42,12 @@ GROUP = -1
 """The index source that stands for the kernel's own index."""
 
 WHOLE = frozenset({GROUP})
+NOTHING = (0.0, 0)
+UNTIMED = -1.0
 REUSED, EXPANDED, MIXED = 1, 2, 4
 """Flags of a use: elements are read several times, reads multiply, the way is not all elementwise."""
+SAME, ROW_STEP, TILED = 1, 2, 4
+"""How a vertex reads an operand: at its own index, along rows, as the loop of a tiled reduction."""
 
 
 class Facts(NamedTuple):
@@ -65,23 +70,24 @@ class Unit:
     members: dict[int, None]
     outputs: list[int]
     kind: str = ""
-    operands: dict[int, None] = field(default_factory=dict[int, None])
+    operands: dict[int, float] = field(default_factory=dict[int, float])
+    """What is read, in order, with the seconds that it takes (`cost.py`) or `UNTIMED`."""
     inner: dict[int, list[int]] = field(default_factory=dict[int, "list[int]"])
     facts: dict[int, Facts] = field(default_factory=dict[int, Facts])
     demand: dict[int, float] = field(default_factory=dict[int, float])
     ends: dict[int, Vertex] = field(default_factory=dict[int, Vertex])
-    uncounted: list[int] = field(default_factory=list[int])
+    counted: int = 0
+    """The first members, whose code is counted in `size` and `splits`."""
     size: int = 0
     splits: int = 0
     shared: int = 0
     shared_today: int = 0
     reductions: int = 0
-    sums: dict[bool, tuple[float, int]] = field(default_factory=dict[bool, "tuple[float, int]"])
-    """The operations of the first members, as counted by `cost.py`."""
-    reading: dict[int, tuple[Facts, float, float]] = field(
-        default_factory=dict[int, tuple[Facts, float, float]]
-    )
-    """Seconds to read an operand, with the use and the blocks that they were computed for (`cost.py`)."""
+    flops: tuple[float, int] = NOTHING
+    flops_before: tuple[float, int] = NOTHING
+    """The operations of the first members by today's tables and by X23's, as counted by `cost.py`."""
+    blocks: float = 0.0
+    """The blocks that the times of `operands` were computed for."""
     heavy: bool = False
     reduced: int = 0
     """Elements that go into one result of its largest reduction."""
@@ -97,6 +103,8 @@ class Unit:
     root: Vertex = field(init=False)
     memo: dict[str, tuple[int, object]] = field(default_factory=dict[str, "tuple[int, object]"])
     """What is computed once per version."""
+    grid: tuple[int, tuple[float, float]] = (0, (0.0, 0.0))
+    """Blocks and threads, with what they were computed for (`cost.py`)."""
     times: tuple[int, float] = (-1, 0.0)
     reads: tuple[int, float] = (-1, 0.0)
     """Seconds to run alone and to read all operands, each with the version that it was computed for."""
@@ -128,10 +136,9 @@ class Unit:
         v = self.graph.vertices[number]
         if number not in self.members:
             self.members[number] = None
-            self.uncounted.append(number)
-            if v.opcode not in POINTWISE or v.opcode == "copy" or v.effect or not v.operands:
+            if not v.plain:
                 self.odd += 1
-            if v.opcode in COUNTED:
+            if not v.plain and v.opcode in COUNTED:
                 self.shared += shared_memory(v, False)
                 self.shared_today += shared_memory(v, True)
                 self.reductions += bool(tiled_reduction(v))
@@ -150,7 +157,7 @@ class Unit:
             if o in self.members:
                 self.forget()
             else:
-                self.operands[o] = None
+                self.operands[o] = UNTIMED
                 self.facts.pop(o, None)
 
     def forget(self) -> None:
@@ -160,63 +167,92 @@ class Unit:
         if self.facts:
             self.facts.clear()
             self.demand.clear()
-        if len(self.uncounted) < len(self.members):
-            self.uncounted = list(self.members)
-            self.size = self.splits = 0
-        if self.sums:
-            self.sums.clear()
+            self.operands = dict.fromkeys(self.operands, UNTIMED)
+        self.counted = self.size = self.splits = 0
+        self.flops = self.flops_before = NOTHING
 
     def use(self, number: int) -> Facts:
         """The facts of a member or an operand."""
         facts = self.facts
-        if number in facts:
-            return facts[number]
+        found = facts.get(number)
+        if found is not None:
+            return found
+        users = self.inner.get(number, ())
+        for user in users:
+            if user not in facts:
+                return self._from_below(number)
+        found = facts[number] = self._computed(number, users)
+        return found
+
+    def _from_below(self, number: int) -> Facts:
+        """Users first, without recursion: chains may be long."""
+        facts, inner = self.facts, self.inner
         stack = [number]
-        while stack:  # users first, without recursion: chains may be long
-            waiting = [u for u in self.inner.get(stack[-1], ()) if u not in facts]
+        while stack:
+            n = stack[-1]
+            if n in facts:
+                stack.pop()
+                continue
+            users = inner.get(n, ())
+            waiting = [u for u in users if u not in facts]
             if waiting:
                 stack += waiting
             else:
-                n = stack.pop()
-                if n not in facts:
-                    facts[n] = self._computed(n)
+                stack.pop()
+                facts[n] = self._computed(n, users)
         return facts[number]
 
-    def _computed(self, number: int) -> Facts:
-        vertices, v = self.graph.vertices, self.graph.vertices[number]
-        users = self.inner.get(number, ())
+    def _computed(self, number: int, users: Sequence[int]) -> Facts:
+        vertices, facts = self.graph.vertices, self.facts
+        v = vertices[number]
         if not users:
             return Facts(WHOLE, 1, 0, float(v.elements))
-        if len(users) == 1 and number not in self.outputs:
-            u, use = vertices[users[0]], self.facts[users[0]]
-            if u.opcode in POINTWISE and same_dims(u.shape, v.shape):
-                if use.work == v.elements or use.sources != WHOLE:
-                    return use
-                return Facts(use.sources, use.emissions, use.flags, float(v.elements))
+        if len(users) > 1 or number in self.outputs:
+            return self._of_many(number, users)
+        (user,) = users
+        u, use = vertices[user], facts[user]
+        if u.pointwise and (u.shape is v.shape or same_dims(u.shape, v.shape)):
+            if use.work == v.elements or use.sources != WHOLE:
+                return use
+            return Facts(use.sources, use.emissions, use.flags, float(v.elements))
+        how, flags, each = link(self.graph, number, user)
+        if how & self._inherits():
+            if len(use.sources) > 1:
+                return self._of_many(number, users)
+            (source,) = use.sources
+            amount = float(v.elements) if source == GROUP else self.demand.get(source, 0.0)
+            return Facts(use.sources, use.emissions, use.flags | flags, float(-(-amount // 1)))
+        amount = self._demanded(user, use.work * each)
+        return Facts(frozenset((user,)), use.emissions, use.flags | flags, float(-(-amount // 1)))
+
+    def _of_many(self, number: int, users: Sequence[int]) -> Facts:
         sources: set[int] = {GROUP} if number in self.outputs else set()
-        flags = 0
+        flags, inherits = 0, self._inherits()
         for user in users:
-            u, use = vertices[user], self.facts[user]
-            rows = self.kind == ROWS and u.opcode in ROW_STEPS
-            if same_dims(u.shape, v.shape) or u.opcode == "transpose" or rows or self._tiles(u):
+            use = self.facts[user]
+            how, more, each = link(self.graph, number, user)
+            if how & inherits:
                 sources |= use.sources
             else:
                 sources.add(user)
-                amount = use.work * reads_each(u, v)
-                self.demand[user] = max(self.demand.get(user, 0.0), amount)
-            flags |= use.flags
-            if u.opcode not in POINTWISE:
-                flags |= MIXED * (not pointwise_in(u, v))
-                flags |= REUSED * reuses(u, v) | EXPANDED * expands(u, v)
-        work = sum(self.demand.get(s, 0.0) for s in sources if s != GROUP)
+                self._demanded(user, use.work * each)
+            flags |= use.flags | more
+        work = sum([self.demand.get(s, 0.0) for s in sources if s != GROUP])
         if GROUP in sources:
-            work += v.elements
-        count = sum(1 if s == GROUP else self.facts[s].emissions for s in sources)
+            work += self.graph.vertices[number].elements
+        count = sum([1 if s == GROUP else self.facts[s].emissions for s in sources])
         return Facts(frozenset(sources), count, flags, float(-(-work // 1)))
 
-    def _tiles(self, v: Vertex) -> bool:
-        """Whether the kernel's loop runs over this reduction's input."""
-        return v.opcode == "reduce" and self.kind != LOOP and bool(tiled_reduction(v))
+    def _demanded(self, user: int, amount: float) -> float:
+        """The most elements that any operand of a user has to give for it."""
+        found = self.demand[user] = max(self.demand.get(user, 0.0), amount)
+        return found
+
+    def _inherits(self) -> int:
+        """Which users of a value hand their index on to it, in a kernel of this kind."""
+        if self.kind == ROWS:
+            return SAME | ROW_STEP | TILED
+        return SAME if self.kind == LOOP else SAME | TILED
 
     # ------------------------------------------------------------ what follows from the members
 
@@ -232,12 +268,14 @@ class Unit:
 
     def code(self) -> tuple[int, int]:
         """The size of the emitted code, and how often a cache-breaking operation is emitted."""
-        for n in self.uncounted:
-            count = self.use(n).emissions
-            self.size += count
-            if self.graph.vertices[n].opcode in CACHE_BREAKERS:
-                self.splits += count
-        self.uncounted.clear()
+        if self.counted < len(self.members):
+            vertices = self.graph.vertices
+            for n in islice(self.members, self.counted, None):
+                count = self.use(n).emissions
+                self.size += count
+                if vertices[n].opcode in CACHE_BREAKERS:
+                    self.splits += count
+            self.counted = len(self.members)
         return self.size, self.splits
 
     def hero(self, output: int) -> Vertex:
@@ -292,6 +330,22 @@ class Unit:
 
     def duplicable(self) -> bool:
         return not self.kind and always_duplicable(self.root)
+
+
+def link(graph: Graph, number: int, user: int) -> tuple[int, int, float]:
+    """How a vertex reads an operand: `SAME`, `ROW_STEP` and `TILED`, the flags of the use, and the elements
+    of the operand for each of its own. Kept with the graph."""
+    found = graph.links.get((number, user))
+    if found is None:
+        v, u = graph.vertices[number], graph.vertices[user]
+        how = SAME if u.opcode == "transpose" or same_dims(u.shape, v.shape) else 0
+        how |= ROW_STEP if u.opcode in ROW_STEPS else 0
+        how |= TILED if tiled_reduction(u) else 0
+        flags = 0
+        if not u.pointwise:
+            flags = MIXED * (not pointwise_in(u, v)) | REUSED * reuses(u, v) | EXPANDED * expands(u, v)
+        found = graph.links[number, user] = (how, flags, reads_each(u, v))
+    return found
 
 
 def is_special(v: Vertex) -> bool:

@@ -50,7 +50,7 @@ def vertical(state: State, rules: Rules, log: Log, duplicate: bool) -> bool:
 
 
 def _takes(state: State, rules: Rules, unit: Unit) -> bool:
-    return unit.is_group or base_fusible(unit.root, state.count_users(unit))
+    return bool(unit.kind) or unit.root.plain or base_fusible(unit.root, state.count_users(unit))
 
 
 def _step(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cleave.ir.dims import Dim
+from cleave.ir.later import Later
 from cleave.ir.ops import Access, Node
 from cleave.ir.program import Program
 
@@ -89,12 +90,17 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a derivation: a named law, applied at a place, with the texts before and after."""
+    """One step of a derivation: a named law, applied at a place, with the texts before and after.
+
+    In the derivation of a candidate, `before` and `after` are the lines of the printed program that go and
+    that come: the program after one step is the program before the next, the first is the user's, and a name
+    stands for one value throughout. `given` says under which conditions the law holds."""
 
     law: str
     place: str
     before: str
     after: str
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +133,17 @@ class Candidate:
     derivation: tuple[Step, ...] = ()
     conditions: tuple[Condition, ...] = ()
     splits: tuple[Dim, ...] = ()
-    split_form: Program | None = None
+    written_out: Program | Later[Program] | None = None
+    """`split_form`, or how to make it: of a candidate that comes from a store, only those who print or run it
+    read it."""
     form: str = "as written"
     cost: tuple[tuple[str, str], ...] = ()
     reassociated: bool = False
+
+    @property
+    def split_form(self) -> Program | None:
+        """The computation written out over the parts of the dim that is split, if one is."""
+        return self.written_out() if isinstance(self.written_out, Later) else self.written_out
 
     @property
     def stable(self) -> bool:

@@ -248,11 +248,10 @@ def _check(found: Certificate) -> None:
     proof, steps = Proof(*programs), list(found.steps)
     for side, program in zip(("first", "second"), programs, strict=True):
         proof.second = side == "second"
-        for node in program.nodes:
+        for number, node in enumerate(program.nodes):
             if proof.enter(node):
-                proof.forms[node] = tuple(
-                    _run(proof, steps, f"{side} {program.names.get(node)}", proof.forms[node])
-                )
+                place = f"{side} {program.names.get(node, number)}"  # sizes and literals have no names
+                proof.forms[node] = tuple(_run(proof, steps, place, proof.forms[node]))
     for number in range(len(programs[0].outputs)):
         if any(v.terms for v in _run(proof, steps, f"output {number + 1}", proof.goals(number))):
             raise Invalid(f"output {number + 1} is not proved equal")

@@ -153,7 +153,8 @@ class Meaning:
         }
         for t, i in zip(access.terms, access.node.axes, strict=True):
             gathered = any(isinstance(leaf, Gather) for leaf, _ in t.leaves)
-            if isinstance(access.node.op, Input) or t.variable or gathered or isinstance(i.dim, Part):
+            own = t.variable is not None and t.variable.dim == i.dim
+            if isinstance(access.node.op, Input) or own or gathered or isinstance(i.dim, Part):
                 continue
             if any(
                 (lower(x) or 0) < 0 or lower(x) is None

@@ -12,15 +12,15 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from cleave.errors import Bug
 from cleave.ir.dims import Atom, Dim, Index, Term, Union, indices_of, substitute, term_key, var
+from cleave.ir.interning import Interned
 
 if TYPE_CHECKING:
     from cleave.ir.program import Program
@@ -215,9 +215,8 @@ class Node:
         return self(*self.axes)
 
 
-_NODES: WeakValueDictionary[str, Node] = WeakValueDictionary()
-_INTERNING = threading.Lock()
-"""Held from the look whether a node is there until it is put there: two threads get one node."""
+NODES: Interned[Node] = Interned()
+"""Every node that there is, by its digest."""
 _READS: WeakKeyDictionary[Node, tuple[Access, ...]] = WeakKeyDictionary()
 
 
@@ -325,12 +324,11 @@ def _cat_piece(
 def _intern(op: Op, axes: tuple[Index, ...], dtype: str) -> Node:
     text = f"{_op_key(op)}@{','.join(str(a.dim) for a in axes)}:{dtype}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    node = _NODES.get(digest)
+    node = NODES.get(digest)
     if node is None:
         node = Node(op, axes, dtype, digest)
         _verify(node)
-        with _INTERNING:
-            node = _NODES.setdefault(digest, node)
+        node = NODES.add(digest, node)
     return node
 
 
@@ -454,18 +452,3 @@ __all__ = [
     "const", "contract_node", "input_node", "make_node", "map_node", "number_key", "position", "rebuild",
     "reduce_node", "scalar_node", "size",
 ]  # fmt: skip
-
-
-def known_nodes(digests: Iterable[str]) -> list[Node | None]:
-    """The interned nodes with these digests, None where there is none (`packed`)."""
-    return list(map(_NODES.get, digests))
-
-
-def interned(nodes: Sequence[Node]) -> bool:
-    """Intern nodes that were interned once, in another process, without checking them again (`packed`).
-    False if another one with the same digest is there: these nodes must not be used then."""
-    with _INTERNING:
-        if any(node.digest in _NODES for node in nodes):
-            return False
-        _NODES.update({node.digest: node for node in nodes})
-        return True

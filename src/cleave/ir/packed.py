@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from itertools import repeat
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from cleave.errors import Bug
 from cleave.ir import candidate, dims, ops, program
-from cleave.ir.ops import Node, interned, known_nodes
+from cleave.ir.ops import NODES, Node
 
 Ints = tuple[int, ...]
 Packed = tuple[list[Any], list[Ints], list[tuple[int, list[Ints]]], list[Ints], list[Ints], int]
@@ -70,15 +71,18 @@ def _unpacked(packed: Packed, classes: Sequence[type]) -> tuple[Any, bool]:
     at, digest = made.__getitem__, [f.name for f in fields(Node)].index("digest")
     todo: list[tuple[type, list[Any], list[Ints], int]] = []
     nodes: list[Node] = []
+    digests: list[str] = []
     for number, columns in objects:
         cls, first, count = classes[number], len(made), len(columns[0])
         blank = list(map(_new, repeat(cls, count)))
         if cls is Node:
-            known = known_nodes(map(at, columns[digest]))
+            digests = list(map(at, columns[digest]))
+            known = NODES.known(digests)
             fresh = [k for k, node in enumerate(known) if node is None]
             made += [new if old is None else old for new, old in zip(blank, known, strict=True)]
             blank = nodes = [blank[k] for k in fresh]
             columns = [tuple([column[k] for k in fresh]) for column in columns]
+            digests = [digests[k] for k in fresh]
         else:
             made += blank
         todo.append((cls, blank, columns, first))
@@ -92,7 +96,7 @@ def _unpacked(packed: Packed, classes: Sequence[type]) -> tuple[Any, bool]:
             _run(map(put, blank, map(at, column)))
     for mapping, refs in zip(dicts, mappings, strict=True):
         mapping.update(zip(map(at, refs[::2]), map(at, refs[1::2]), strict=True))
-    return made[top], interned(nodes)
+    return made[top], NODES.add_all(digests, nodes)
 
 
 _new = cast(Callable[[type], Any], object.__new__)
@@ -102,11 +106,16 @@ def _run(calls: Iterable[object]) -> None:
     deque(calls, maxlen=0)
 
 
-def changed(value: T, **changes: object) -> T:
-    """A copy of a frozen dataclass with other fields, without the checks that making one anew costs."""
-    made = object.__new__(type(value))
-    for field, put in zip(fields(type(value)), setters_of(type(value)), strict=True):  # pyright: ignore[reportArgumentType]
-        put(made, changes.get(field.name, getattr(value, field.name)))
+def changed(values: Sequence[T], **changes: Sequence[object]) -> list[T]:
+    """Copies of frozen dataclass objects of one class, each with its own values of the fields that are named,
+    without the checks that making them anew costs."""
+    if not values:
+        return []
+    cls = type(values[0])
+    made = list(map(_new, repeat(cls, len(values))))
+    for field, put in zip(fields(cls), setters_of(cls), strict=True):  # pyright: ignore[reportArgumentType]
+        column = changes.get(field.name)
+        _run(map(put, made, map(attrgetter(field.name), values) if column is None else column))
     return made
 
 

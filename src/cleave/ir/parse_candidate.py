@@ -104,8 +104,10 @@ class _CandidateReader:
 
     def _step(self) -> Step:
         law = self.cursor.string("the law's name")
-        place, before, after = (self._after(word) for word in ("at", "from", "to"))
-        return Step(law, place, before, after)
+        place = self._after("at")
+        given = self._after("given") if self.cursor.at("given") else ""
+        before, after = (self._after(word) for word in ("from", "to"))
+        return Step(law, place, before, after, given)
 
     def _after(self, word: str) -> str:
         self.cursor.expect(word)

@@ -42,8 +42,21 @@ def replace_term(value: Term, replaced: Replaced) -> Term:
     return term(*leaves, offset=value.offset)
 
 
+def _stays(access: Access, replaced: Replaced) -> bool:
+    """Is a node replaced by itself, read at its own axes? By identity: nearly all of a program stays."""
+    target = replaced.get(access.node)
+    if target is None:
+        return True
+    return target.node is access.node and all(
+        len(t.leaves) == 1 and t.leaves[0][0] is axis and t.leaf is axis
+        for axis, t in zip(access.node.axes, target.terms, strict=True)
+    )
+
+
 def replace_arguments(node: Node, replaced: Replaced, dtype: str | None = None) -> Node:
     """The node with its arguments replaced, and another dtype if one is given."""
+    if dtype in (None, node.dtype) and all(_stays(access, replaced) for access in node.reads):
+        return node
     op = node.op
     match op:
         case Position(value):

@@ -10,7 +10,7 @@ The grammar is described by example in `parse`, which reads it back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cleave.errors import Bug
 from cleave.ir.candidate import Candidate, Element, Fold
@@ -78,7 +78,7 @@ class _Names:
         return dict(zip(own, index_names((i.dim for i in own), self.taken), strict=True))
 
 
-def _names_of(program: Program, extra: Sequence[Node] = ()) -> _Names:
+def _names_of(program: Program, extra: Sequence[Node] = (), taken: Iterable[str] = ()) -> _Names:
     """Names for a program's nodes, and for `extra` nodes which are defined beside it."""
     order = sort_nodes([*(o.node for o in program.outputs), *extra])
     inputs: dict[str, Node] = {}
@@ -92,7 +92,7 @@ def _names_of(program: Program, extra: Sequence[Node] = ()) -> _Names:
         counts[name] = counts.get(name, 0) + 1
     named = {n: t for n, t in given.items() if counts[t] == 1 and is_word(t) and t not in inputs}
     names = _Names({n: t for t, n in inputs.items()} | named, _inline(program, extra, order, named))
-    _make_up(names, order, program.outputs)
+    _make_up(names, order, program.outputs, taken)
     names.texts = {node: quote(name) for node, name in names.nodes.items()}
     atoms = (*program.dims, *(a for n in order for a in _atoms_in(n)))
     names.taken = {*names.nodes.values(), *(a.name for a in atoms)}
@@ -100,9 +100,19 @@ def _names_of(program: Program, extra: Sequence[Node] = ()) -> _Names:
     return names
 
 
-def _make_up(names: _Names, order: Sequence[Node], outputs: Sequence[Output]) -> None:
+def printed(program: Program, taken: Iterable[str] = ()) -> tuple[Program, list[str]]:
+    """The program with the names that its values have in print, and its lines; names that are made up are
+    none of `taken`."""
+    names = _names_of(program, taken=taken)
+    called = {n: t for n, t in names.nodes.items() if not isinstance(n.op, Input | Scalar)}
+    return replace(program, names=called), _program_lines(program, "program", frozenset(), names)
+
+
+def _make_up(
+    names: _Names, order: Sequence[Node], outputs: Sequence[Output], taken: Iterable[str] = ()
+) -> None:
     """Name what has no name yet: an output's node like the output, others after their operation."""
-    used = set(names.nodes.values())
+    used = {*names.nodes.values(), *taken}
     for output in outputs:
         if output.node not in names.nodes and is_word(output.name) and output.name not in used:
             names.nodes[output.node] = output.name
@@ -213,8 +223,10 @@ def _declared(program: Program) -> dict[Atom, None]:
 # ---------------------------------------------------------------- programs
 
 
-def _program_lines(program: Program, word: str, outer: frozenset[Atom]) -> list[str]:
-    names = _names_of(program)
+def _program_lines(
+    program: Program, word: str, outer: frozenset[Atom], names: _Names | None = None
+) -> list[str]:
+    names = names or _names_of(program)
     header = _header(program, word, _where(program, outer))
     body = _body_lines(program, names, outer)
     return [*header, *_indent([*body, *_returns(program, names)]), "}"]
@@ -403,6 +415,7 @@ def _candidate_lines(candidate: Candidate) -> list[str]:
         lines += _program_lines(candidate.split_form, "split_form", outer)
     for step in candidate.derivation:
         lines.append(f"step {string_text(step.law)} at {string_text(step.place)}")
+        lines += _indent([f"given {string_text(step.given)}"] if step.given else [])
         lines += _indent([f"from {string_text(step.before)}", f"to {string_text(step.after)}"])
     for condition in candidate.conditions:
         verdict = "holds" if condition.holds else "fails"

@@ -68,6 +68,7 @@ FROM = "Take the peers' times from the file of an earlier run on such a device, 
 SWEEP = "Seconds for the settings of one peer at one point (20 with --peers full, else 0)."
 JOBS = "Processes that compile while one measures (1: none, all in this one; 0: by target)."
 RESUME = "Keep the points that the --json file has."
+AHEAD = "'cartpole': so many of its seconds go into building in all cores first; what is not built is left."
 SIZES = "'cartpole': a number of environments; may be given several times (all of the study's)."
 LIMIT = "Begin no other point of a suite after so many seconds; --resume goes on."
 COLD = "Start with empty caches, so that compile times are of a first compile."
@@ -95,6 +96,7 @@ def register(app: typer.Typer) -> None:
         cold: Annotated[bool, typer.Option("--cold", help=COLD)] = False,
         limit: Annotated[float | None, typer.Option(help=LIMIT, min=0.0)] = None,
         sizes: Annotated[list[int] | None, typer.Option("--sizes", help=SIZES, min=1)] = None,
+        ahead: Annotated[float, typer.Option(help=AHEAD, min=0.0)] = 0.0,
     ) -> None:
         """Run a benchmark suite: check every result against float64, then time it against its peers. The
         suite 'algebra' asks the search for what it must find, 'search' measures what that costs, 'cartpole'
@@ -105,7 +107,13 @@ def register(app: typer.Typer) -> None:
             from benchmarks.cartpole import run_cartpole
 
             wrong = run_cartpole(
-                target.value, json_file=json_file, budget=budget, sizes=sizes, resume=resume, only=case or ()
+                target.value,
+                json_file=json_file,
+                budget=budget,
+                sizes=sizes,
+                resume=resume,
+                only=case or (),
+                ahead=ahead,
             )
             raise typer.Exit(1 if wrong else 0)
         if suite == "fusion":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 
 from cleave.algebra.cost import bytes_of
 from cleave.algebra.laws import LAWS
@@ -125,13 +126,16 @@ def derivation_text(candidate: Candidate) -> str:
 
 
 def steps_text(steps: Sequence[Step]) -> str:
-    """Numbered steps: the law and its place, then before and after."""
+    """Numbered steps: the law and its place, then its conditions, what goes and what comes."""
     lines: list[str] = []
     for number, step in enumerate(steps, 1):
         law = f"{step.law}: {LAWS[step.law]}" if step.law in LAWS else step.law
         lines.append(f"{number:2}. {law}" + (f", at {step.place}" if step.place else ""))
-        lines += [f"      from {step.before}"] if step.before else []
-        lines += [f"      to   {step.after}"] if step.after else []
+        told = {w: t for w, t in (("given", step.given), ("from", step.before), ("to", step.after)) if t}
+        width = max(map(len, told), default=0)
+        for word, text in told.items():
+            starts = [word, *repeat("", text.count("\n"))]
+            lines += [f"      {s:{width}} {line}" for s, line in zip(starts, text.split("\n"), strict=True)]
     return "\n".join(lines)
 
 

@@ -110,7 +110,9 @@ def explanation_text(answer: Explanation) -> str:
     lines += [decision_text(d) for d in answer.edges[-MOST_NAMES:]]
     for one, two, edges in answer.walls[:MOST_NAMES]:
         lines.append(f"  the way crosses a border from {one.name} to {two.name}")
-        lines += ["  " + decision_text(d) for d in edges[-3:]]
+        lines += ["  " + decision_text(d) for d in edges[-3:]] or [
+            f"    no pass decided this edge: {answer.unseen}"
+        ]
     if not answer.edges and not answer.walls:
         lines.append(
             "  nothing of the one reaches the other: only siblings or horizontal fusion could join them"
@@ -166,6 +168,7 @@ def fusion_data(
             "edges": [as_data(d) for d in answer.edges],
             "walls": [[a.name, b.name, [as_data(d) for d in edges]] for a, b, edges in answer.walls],
             "changes": [{"sort": c.sort, "text": c.text} for c in answer.changes],
+            "unseen": answer.unseen,
         }
     return data
 

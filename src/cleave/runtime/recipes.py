@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FORM = "cleave recipe 1"
 SUFFIX = ".recipe"
 SHIPPED = Path(__file__).parents[1] / "recipes"
-UNTUNED, LOST = 1.25, 10.0
+UNTUNED, LOST, NEAR = 1.25, 10.0, 1.0
 """What the cost model's word for a tile program that was not tuned is multiplied by: those that it ranked
 high were measured, and lost, at these very sizes or at ones near by."""
 
@@ -313,16 +313,19 @@ class Adopted:
 
     def seconds(self, tiles: TileProgram, sizes: Mapping[Dim, int], model: Model) -> float:
         """What a tile program is expected to take: the cost model's word, scaled by measured over modelled at
-        the nearest tuned sizes; where this one was not measured, by the best one's there, and more."""
+        the nearest tuned sizes; where this one was not measured, by the best one's there, and more. Farther
+        from them than a doubling nothing was measured, and all are scaled alike."""
         near = min(range(len(self.timings)), key=lambda n: self._distance(self.timings[n][0], sizes))
         point, times = self.timings[near]
-        chosen = tiles if tiles in times else min(times, key=lambda t: times[t])
+        distance = self._distance(point, sizes)
+        measured = tiles in times and distance <= NEAR
+        chosen = tiles if measured else min(times, key=lambda t: times[t])
         key = (chosen, near)
         if key not in self.modelled:
             self.modelled[key] = model(chosen, self.program.bind({**point}))
         ratio = times[chosen] / max(self.modelled[key], 1e-12)
-        if chosen is not tiles:
-            ratio *= UNTUNED if self._distance(point, sizes) else LOST
+        if not measured and distance <= NEAR:
+            ratio *= UNTUNED if distance else LOST
         return model(tiles, sizes) * ratio
 
     def _distance(self, point: Sizes, sizes: Mapping[Dim, int]) -> float:

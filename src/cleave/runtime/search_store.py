@@ -9,8 +9,10 @@ last few are kept in memory as well.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
+import marshal
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,8 +22,8 @@ from pathlib import Path
 
 from cleave.algebra import search as searching
 from cleave.algebra.search import Found
-from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Dim, Extent, Union
+from cleave.ir.later import Later
 from cleave.ir.packed import OWN, changed, classes_of, pack, unpack
 from cleave.ir.program import Program
 from cleave.knobs import knobs
@@ -104,17 +106,23 @@ def with_sizes(found: Found, program: Program) -> Found:
     """What was found for a program without sizes, for the program itself."""
     if not found.candidates:
         return found
-    first, *others = [_sized(candidate, program) for candidate in found.candidates]
-    return replace(found, candidates=(replace(first, program=program), *others))
+    candidates = found.candidates
+    programs = changed([c.program for c in candidates], sizes=[program.sizes] * len(candidates))
+    programs[0] = program
+    written = [_sized(c.written_out, program) for c in candidates]
+    return replace(found, candidates=tuple(changed(candidates, program=programs, written_out=written)))
 
 
-def _sized(candidate: Candidate, program: Program) -> Candidate:
-    split = candidate.split_form
-    return changed(
-        candidate,
-        program=changed(candidate.program, sizes=program.sizes),
-        split_form=changed(split, sizes=program.sizes) if split is not None else None,
-    )
+def _sized(written: Program | Later[Program] | None, program: Program) -> Later[Program] | None:
+    """A program with the sizes of another one, made when it is read."""
+    if written is None:
+        return None
+
+    def make() -> Program:
+        form = written() if isinstance(written, Later) else written
+        return replace(form, sizes=program.sizes)
+
+    return Later(make)
 
 
 def _fetched(free: Program, key: str, *, split: bool, reassociate: bool, numerics: str) -> Found:
@@ -123,13 +131,31 @@ def _fetched(free: Program, key: str, *, split: bool, reassociate: bool, numeric
     def make(path: Path) -> None:
         found = searching.search(free, split=split, reassociate=reassociate, numerics=numerics)
         made.append(found)
-        path.write_bytes(pack(found, *CLASSES))
+        path.write_bytes(stored(found))
 
     path = cache.fetch(key, SUFFIX, make)
-    if made:
-        return made[0]
+    return made[0] if made else read_back(path.read_bytes())
+
+
+def stored(found: Found) -> bytes:
+    """An entry: what was found without forms written out over parts, and these by themselves. They are two
+    fifths of all nodes, and only printing a candidate reads them."""
+    forms = tuple(candidate.split_form for candidate in found.candidates)
+    slim = tuple(changed(found.candidates, written_out=[None] * len(forms)))
+    return marshal.dumps((pack(replace(found, candidates=slim), *CLASSES), pack(forms)))
+
+
+def read_back(data: bytes) -> Found:
+    """What `stored` was given; its forms over parts are unpacked when the first of them is read."""
+    first, second = marshal.loads(data)
     with _without_collection():
-        return unpack(path.read_bytes(), *CLASSES)
+        found: Found = unpack(first, *CLASSES)
+    forms: Later[tuple[Program, ...]] = Later(functools.partial(unpack, second))
+    written = [
+        Later(lambda number=number: forms()[number]) if candidate.splits else None
+        for number, candidate in enumerate(found.candidates)
+    ]
+    return replace(found, candidates=tuple(changed(found.candidates, written_out=written)))
 
 
 @contextmanager

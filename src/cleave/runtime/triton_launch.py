@@ -140,6 +140,10 @@ class TritonLauncher(Launcher):
         self.source = self.emit(tiles, described=True, grouped=takes_groups(capability))
         self.module = load_module(self.source)
         self.plain: tuple[Source, ModuleType] | None = None
+        self.stand_in: Callable[[Sequence[Value]], TritonLauncher] | None = None
+        """Makes what serves calls whose tensors kernels with warp groups cannot take, for arguments like
+        these. Without it the same tile program does, written without groups."""
+        self._other: TritonLauncher | None = None
         if self.interpreted != is_interpreted(self.module, self.source):
             raise Invalid(
                 f"triton was imported {'without' if self.interpreted else 'with'} TRITON_INTERPRET=1",
@@ -276,7 +280,11 @@ class TritonLauncher(Launcher):
         far += [prod(shape) for shape in shapes.values()]
         wide = self._wide(sizes, lengths) or max(far, default=0) >= FAR
         offsets = {name: a.data_ptr() % ALIGNMENT for name, a in given.items()}
-        source, module = self._sourced(sizes, strides, offsets, wide)
+        described = not wide and self._described(sizes, strides, offsets)
+        if not described and self.stand_in is not None:
+            self._other = self._other or self.stand_in(args)
+            return self._other._plan(args, ahead)
+        source, module = self._sourced(described)
         launches: list[_Launch] = []
         rest = iter(tiles.kernels)
         for entry in source.entries:
@@ -303,21 +311,24 @@ class TritonLauncher(Launcher):
         device = devices[0] if devices else torch.empty(0, device=self.target).device
         return _Call(device, outputs, workspaces, launches)
 
-    def _sourced(
+    def _described(
         self,
         sizes: Mapping[Dim, int],
         strides: Mapping[str, Sequence[int]],
         offsets: Mapping[str, int],
-        wide: bool,
-    ) -> tuple[Source, ModuleType]:
-        """The source that loads through descriptors if the tensors allow it, else the one that does not."""
+    ) -> bool:
+        """Whether tensors can be loaded through the descriptors that the kernels ask for."""
         tensors = {t.name: t for t in (*self.tiles.inputs, *self.tiles.outputs, *self.tiles.workspaces)}
         asked = [a for entry in self.source.entries for a in entry.arguments if a.kind == "descriptor"]
-        for argument in asked:
-            axes = axes_of(tensors[argument.tensor], strides[argument.tensor], sizes)
-            if wide or not allowed(argument, *axes, offsets.get(argument.tensor, 0)):
-                break
-        else:
+        return all(
+            allowed(a, *axes_of(tensors[a.tensor], strides[a.tensor], sizes), offsets.get(a.tensor, 0))
+            for a in asked
+        )
+
+    def _sourced(self, described: bool) -> tuple[Source, ModuleType]:
+        """The source that loads through descriptors, or the one that does not."""
+        asks = any(a.kind == "descriptor" for entry in self.source.entries for a in entry.arguments)
+        if described or not asks:
             return self.source, self.module
         if self.plain is None:
             source = self.emit(self.tiles)

@@ -27,11 +27,10 @@ from cleave.runtime.naming import program_digest, sizes_text, tiles_digest
 from cleave.runtime.tune_build import Builders, Job
 from cleave.runtime.tune_point import Choice, Event, Limits, Point, Result, Tuned, Watch
 from cleave.runtime.tune_process import BEAT, Died, Late, Message, Process
-from cleave.runtime.tune_space import ordered, refinements
+from cleave.runtime.tune_space import ordered, refinements, visitors
 from cleave.runtime.tune_store import RIGHT, SLOW, Key, Measured, Store, versions
 from cleave.runtime.turns import device_lock
 from cleave.schedule.text import print_tiles
-from cleave.schedule.tiles import TileProgram
 
 TASK_SECONDS = 120.0
 """After this long the making of a point's arguments and standard hangs."""
@@ -41,14 +40,18 @@ FINAL_SECONDS, FINAL_SHARE = 3.0, 0.1
 FIRST_SHARE, ROUND_SHARE, LAST_SHARE = 0.9, 0.6, 0.15
 """Of the time of all points, what goes before what won at one is tried at others; of a point's, what is for
 the first round where there is a second, and what is kept for the last ones in turns."""
-CPU_BUILD_SHARE = 0.6
-"""On the CPU what is measured is built before: compilers would take the cores from the kernels."""
+PLAN_SHARE = 0.25
+"""On the CPU, of the time of all points: what working them out takes at most before measuring begins."""
+GROWTH = 2
+"""On the CPU compilers would take the cores from the kernels: one is built and measured, then so many times
+more, measured while no compiler works, and so on; at most so many for each compiler at once."""
 MOST_JOBS = 16
 AHEAD, LATER = 24, 1000
 """So many of the next point are built when nothing of this one is left to build."""
+MEASURE_SHARE = 0.2
+"""Of the time that was left when a few were begun, what is kept to measure those that are built in time."""
 LEAST_ASKED = 0.5
 """The measuring process is given so many seconds at least, whatever the budget says."""
-
 
 Each = Callable[[int, Tuned], None]
 Pending = Point | Future[Point]
@@ -120,8 +123,10 @@ class _Tuner:
 
     def run(self, points: Sequence[Pending], target: str, each: Each) -> list[Tuned]:
         self.total = len(points)
-        if target == "cuda" and time.monotonic() < self.end:
+        if target and time.monotonic() < self.end:
             self._get_ready(target)
+        if target == "cpu":
+            self._all_worked_out(points)
         known: dict[int, Point] = {}
         found: dict[int, Tuned] = {}
         while len(found) < len(points):
@@ -135,20 +140,31 @@ class _Tuner:
             found[number] = self._point(point, now + share * (1.0 if len(points) == 1 else FIRST_SHARE))
             each(number, found[number])
         tuned = [found[n] for n in range(len(points))]
-        for number, visitors in enumerate(_visitors(tuned)):
-            if visitors and time.monotonic() < self.end:
+        for number, others in enumerate(visitors(tuned)):
+            if others and time.monotonic() < self.end:
                 self.place = number
-                again = replace(known[number], choices=visitors)
+                again = replace(known[number], choices=others)
                 tuned[number] = self._point(again, self.end, tuned[number])
                 each(number, tuned[number])
         return tuned
 
     def _get_ready(self, target: str) -> None:
-        """Have all processes import what they need and the device begin, while points are worked out."""
-        self.builders.start(target)
+        """Have all processes import what they need and the device begin, while points are worked out. On the
+        CPU compilers are processes of their own, which have nothing to import."""
+        if target != "cpu":
+            self.builders.start(target)
         self.measurer = Process("measure")
         self.measurer.send({"ask": "warm", "target": target})
         self.warming = True
+
+    def _all_worked_out(self, points: Sequence[Pending]) -> None:
+        """Wait until no process works out points any more, which would take the cores from the kernels; but
+        for no more than a part of the time."""
+        until = time.monotonic() + PLAN_SHARE * (self.end - time.monotonic())
+        left = [p for p in points if isinstance(p, Future)]
+        while (left := [p for p in left if not p.done()]) and time.monotonic() < until:
+            self._say(f"working out what there is to measure at {len(left)} points")
+            futures.wait(left, BEAT, futures.ALL_COMPLETED)
 
     def _next(self, points: Sequence[Pending], over: set[int]) -> tuple[int, Point]:
         """The first point that is worked out, of those that are not over."""
@@ -179,12 +195,13 @@ class _Tuner:
         refine = before is None and self.refine and point.target == "cuda"
         try:
             first = last - (1 - ROUND_SHARE) * (1 - LAST_SHARE) * left if refine else last
-            self._round(run, ordered(run.point.choices), first)
+            self._round(run, ordered(run.point.choices, point.target), first)
             if refine and time.monotonic() < last:
-                self._round(run, ordered(refinements(run.ranked())), last)
+                self._round(run, ordered(refinements(run.ranked()), point.target), last)
             self._finals(run)
         except _Unready as error:
             note = str(error)
+        note = note or ("" if run.ranked() or not run.total else self._ended())
         self.builders.drop(self.place)
         self.sent = {(place, digest) for place, digest in self.sent if place != self.place}
         self.at = None
@@ -193,39 +210,67 @@ class _Tuner:
     def _round(self, run: _Run, choices: Sequence[Choice], until: float) -> None:
         """Build and measure what is not known yet, until it is late; but something should be known of every
         point: the first may take longer."""
-        if time.monotonic() > until:
-            until = 0.0  # what is known is told all the same
-        places: dict[str, int] = {}
-        for job in self._jobs(run, choices):
-            places[job.digest] = len(places)
-            if until:
-                self._send(job, places[job.digest])
-        run.total += len(places)
-        self._say(f"{len(choices) - len(places)} known, {len(places)} to build")
-        if not places or not until:
-            return
-        apart = run.point.target == "cpu"
+        jobs = list(self._jobs(run, choices))
+        run.total += len(jobs)
+        self._say(f"{len(choices) - len(jobs)} known, {len(jobs)} to build")
+        if not jobs or time.monotonic() > until:
+            return  # what is known is told all the same
+        if run.point.target == "cpu":
+            self._in_turns(run, jobs, until)
+        else:
+            self._side_by_side(run, jobs, until)
+        self.builders.drop(self.place)
+
+    def _side_by_side(self, run: _Run, jobs: Sequence[Job], until: float) -> None:
+        """Measure what is built while the compilers go on with the rest, and with the next point's."""
+        places = {job.digest: n for n, job in enumerate(jobs)}
+        for job in jobs:
+            self._send(job, places[job.digest])
+        self._send_next()
+        with device_lock(run.key.device, self._beat):
+            self._ready(run)  # while the compilers work
         built = [self.early.pop((self.place, d)) for d in places if (self.place, d) in self.early]
         wanted = set(places) - {job.digest for job in built}
-        if not apart:
-            self._send_next()
-        now = time.monotonic()
-        mid = until if not apart else now + CPU_BUILD_SHARE * (until - now)
-        if not apart:
-            with device_lock(run.key.device, self._beat):
-                self._ready(run)  # while the compilers work
-        while wanted or built:
-            late = time.monotonic() > (until if run.right else max(until, self.end))
-            if late:
-                break
-            building = bool(wanted) and apart and (time.monotonic() < mid or not built)
-            wanted -= {job.digest for job in self._arrived(wanted, built, wait=building or not built)}
-            if built and not (building and wanted):
-                if apart:
-                    self.builders.drop(self.place)
-                    wanted.clear()
+        while (wanted or built) and not self._late(run, until):
+            wanted -= {job.digest for job in self._arrived(wanted, built, wait=not built)}
+            if built:
                 self._measured(run, built.pop(min(range(len(built)), key=lambda n: places[built[n].digest])))
+
+    def _in_turns(self, run: _Run, jobs: Sequence[Job], until: float) -> None:
+        """Build a few, measure them while no compiler works, then more, until what is left is not enough for
+        that. At the first point the likeliest is built alone, while the measuring process gets ready:
+        something is known as soon as can be."""
+        begun, size, each = 0, self.builders.count if self.begun[0] else 1, 0.0
+        while begun < len(jobs) and not self._late(run, until - (each if run.right else 0.0)):
+            batch = jobs[begun : begun + size]
+            built = self._built(run, batch, begun, until)
+            each = max([each, *(job.seconds for job in built)])
+            for job in built:
+                if not self._late(run, until):
+                    self._measured(run, job)
+            begun += len(batch)
+            most = self.builders.count * (GROWTH if time.monotonic() + GROWTH * each < until else 1)
+            size = min(GROWTH * size, most)
+
+    def _built(self, run: _Run, batch: Sequence[Job], urgency: int, until: float) -> list[Job]:
+        """What of a few is built before the time is over, less what it takes to measure them."""
+        places = {job.digest: n for n, job in enumerate(batch)}
+        built, wanted = list[Job](), set(places)
+        for job in batch:
+            self._send(job, urgency + places[job.digest])
+        with device_lock(run.key.device, self._beat):
+            self._ready(run)  # while the compilers work
+        start = time.monotonic()
+        while wanted and not self._late(run, until):
+            if built and time.monotonic() > until - MEASURE_SHARE * (until - start):
+                break
+            wanted -= {job.digest for job in self._arrived(wanted, built, wait=True)}
         self.builders.drop(self.place)
+        return sorted(built, key=lambda job: places[job.digest])
+
+    def _late(self, run: _Run, until: float) -> bool:
+        """Whether a point's time is over: where nothing is known yet, that of all points."""
+        return time.monotonic() > (until if run.right else max(until, self.end))
 
     def _send(self, job: Job, urgency: int) -> None:
         """Have something built, once."""
@@ -240,7 +285,7 @@ class _Tuner:
                 continue
             point = pending if isinstance(pending, Point) else pending.result()
             for n, job in enumerate(
-                self._jobs(_Run(point, key_of(point)), ordered(point.choices)[:AHEAD], place)
+                self._jobs(_Run(point, key_of(point)), ordered(point.choices, point.target)[:AHEAD], place)
             ):
                 self._send(job, LATER + n)
             return
@@ -366,11 +411,14 @@ class _Tuner:
                     self.measurer.answer(TASK_SECONDS, self._beat)
                     self.warming = False
                 answer = self.measurer.ask(message, self._within(TASK_SECONDS)[0], self._beat)
-            except (Died, Late) as error:
+            except Died as death:
                 self.measurer = None
-                raise _Unready(
-                    f"the measuring process could not take up the point: {error or 'too slow'}"
-                ) from error
+                raise _Unready(f"the measuring process could not take up the point: {death}") from death
+            except Late:
+                self.measurer = None
+                seconds, short = self._within(TASK_SECONDS)
+                why = self._ended() if short else f"{self.phase} took more than {seconds:g} s"
+                raise _Unready(why) from None
             self.begun = here
             if answer["status"] != "ready":
                 raise _Unready(answer["detail"])
@@ -405,6 +453,10 @@ class _Tuner:
             self.store.end(run.key, digest, new)
             run.results[digest] = Result(old.choice, new, old.now)
 
+    def _ended(self) -> str:
+        """Why there is nothing, where the time was too short."""
+        return f"the budget of {self.limits.budget:g} s ended while {self.phase}; {self.builders.told}"
+
     def _say(self, what: str) -> None:
         self.phase = what
         self._beat()
@@ -416,22 +468,6 @@ class _Tuner:
         what = f"{self.phase}; {self.builders.told}" if self.builders.threads else self.phase
         left = max(0.0, self.end - time.monotonic())
         self.watch(Event(self.place, self.total, done, total, what, best, left))
-
-
-def _visitors(tuned: Sequence[Tuned]) -> list[tuple[Choice, ...]]:
-    """For each point, what won at other points of its program and was not measured here."""
-    winners: dict[tuple[str, str], dict[TileProgram, Choice]] = {}
-    for one in tuned:
-        if one.best is not None:
-            own = winners.setdefault((program_digest(one.point.program), one.point.target), {})
-            own.setdefault(one.best.choice.tiles, one.best.choice)
-    found: list[tuple[Choice, ...]] = []
-    for one in tuned:
-        own = winners.get((program_digest(one.point.program), one.point.target), {})
-        here = {r.choice.tiles for r in one.results}
-        limits = [c for t, c in own.items() if t not in here]
-        found.append(tuple(c for c in limits if all(one.point.sizes[a] <= n for a, n in c.tiles.limits)))
-    return found
 
 
 @dataclass(slots=True)

@@ -35,7 +35,8 @@ STOP_SECONDS = 2.0
 @dataclass(slots=True)
 class Job:
     """A tile program on its way: to be built, then measured; `choice` is what it is to the tuner, `place` the
-    number of its point, `patience` the seconds that its compiler is given, `sizes` those of all atoms."""
+    number of its point, `patience` the seconds that its compiler is given, `sizes` those of all atoms;
+    `outcome` is the compiler's answer, for which it took `seconds`."""
 
     choice: Any
     digest: str
@@ -45,6 +46,7 @@ class Job:
     patience: float = 30.0
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     outcome: Message | None = None
+    seconds: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +98,7 @@ class Builders:
                 break
             worker.since = time.monotonic()
             job.outcome = _outcome(worker, job)
+            job.seconds = time.monotonic() - worker.since
             worker.since = 0.0
             if not self.stopped.is_set():
                 self.done.put(job)

@@ -1,36 +1,41 @@
 """What a tuner tries, and in which order: the likeliest of each kind first, what compiles slowly last; then
-the best few with other warps, stages, block orders and ways to load.
+the best few with other warps, stages, block orders and ways to load; at last what won at other points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import torch
 
 from cleave.ir.dims import Index
-from cleave.runtime.tune_point import Choice, Result
+from cleave.runtime.naming import program_digest
+from cleave.runtime.tune_point import Choice, Result, Tuned
 from cleave.runtime.tune_store import RIGHT
 from cleave.schedule.text import print_kernel
 from cleave.schedule.tiles import ContractTile, Kernel, Loop, Statement, TileProgram
 
 WARPS, STAGES, GROUPS = (2, 4, 8), (1, 2, 3, 4, 5), (1, 4, 8, 16)
+ROW_WARPS, ROW_STAGES = (2, 4, 8, 16, 32), (4,)
+"""The same for kernels without products, whose loads are not staged."""
 HEAVY = 2048
 """Multiplications without matrix unit that a thread does for a tile, from which on a kernel compiles last:
 they are written out one by one (8192 take over a minute, and spill)."""
 LANES = 32
 
 
-def ordered(choices: Sequence[Choice]) -> list[Choice]:
+def ordered(choices: Sequence[Choice], target: str) -> list[Choice]:
     """The order in which to build: as they come, but the first of each form of kernels before those that
-    differ from one of these by their candidate alone, and heavy ones last."""
+    differ from one of these by their candidate alone, and on a GPU heavy ones last."""
     seen: set[object] = set()
     ranks: list[int] = []
     for choice in choices:
         form = tuple(_form(k) for k in choice.tiles.kernels)
-        ranks.append(2 * (weight(choice.tiles) >= HEAVY) + (form in seen))
+        heavy = target == "cuda" and weight(choice.tiles) >= HEAVY
+        ranks.append(2 * heavy + (form in seen))
         seen.add(form)
     return [choices[n] for n in sorted(range(len(choices)), key=lambda n: (ranks[n], n))]
 
@@ -93,10 +98,28 @@ def refinements(ranked: Sequence[Result], count: int = 3) -> list[Choice]:
         if old.groups:  # their number is that of the tile's rows; what can be changed is that there are any
             changed = [replace(old, stages=stages) for stages in STAGES] + [replace(old, groups=0, warps=8)]
         else:
-            changed = [replace(old, warps=warps, stages=stages) for warps in WARPS for stages in STAGES]
+            many = any(isinstance(s, ContractTile) for s in _flat(old.body))
+            pairs = product(WARPS, STAGES) if many else product(ROW_WARPS, ROW_STAGES)
+            changed = [replace(old, warps=warps, stages=stages) for warps, stages in pairs]
         changed += [] if old.groups else [replace(old, descriptors=not old.descriptors)]
         changed += [replace(old, group=group) for group in GROUPS if len(old.grid) > 1]
         for kernel in dict.fromkeys(changed):
             made = (*kernels[:dearest], kernel, *kernels[dearest + 1 :])
             found.append(replace(result.choice, tiles=replace(result.choice.tiles, kernels=made)))
+    return found
+
+
+def visitors(tuned: Sequence[Tuned]) -> list[tuple[Choice, ...]]:
+    """For each point, what won at other points of its program and was not measured here."""
+    winners: dict[tuple[str, str], dict[TileProgram, Choice]] = {}
+    for one in tuned:
+        if one.best is not None:
+            own = winners.setdefault((program_digest(one.point.program), one.point.target), {})
+            own.setdefault(one.best.choice.tiles, one.best.choice)
+    found: list[tuple[Choice, ...]] = []
+    for one in tuned:
+        own = winners.get((program_digest(one.point.program), one.point.target), {})
+        here = {r.choice.tiles for r in one.results}
+        limits = [c for t, c in own.items() if t not in here]
+        found.append(tuple(c for c in limits if all(one.point.sizes[a] <= n for a, n in c.tiles.limits)))
     return found

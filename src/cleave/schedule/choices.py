@@ -12,12 +12,13 @@ from math import ceil, prod
 from cleave.errors import Infeasible
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim, Parts, size_of
-from cleave.schedule.cost import Cost, costs, merged_cost
+from cleave.schedule.cost import Cost, costs, held_bytes, in_turn, merged_cost, streams
 from cleave.schedule.counting import column, statements
 from cleave.schedule.family import Families, Family
 from cleave.schedule.kernels import Built, build, forms, split, splittable
 from cleave.schedule.machine import Machine
 from cleave.schedule.merging import mergeable
+from cleave.schedule.room import only_loads, shared_bytes
 from cleave.schedule.space import limits_of, merged_tiling, tilings
 from cleave.schedule.specs import Spec
 from cleave.schedule.tiles import Kernel, Loop, Tensor
@@ -81,9 +82,9 @@ def choices(
         split_choices: list[Choice] = []
         for members in splittable(built):
             over = _over(built, members)
-            if over in candidate.splits or (
-                not candidate.splits and blocks < machine.cores * machine.blocks_per_core
-            ):
+            # As many blocks as there are places may still read twice what the parts of larger ones read once.
+            few = blocks <= machine.cores * machine.blocks_per_core - (machine.kind == "cuda")
+            if over in candidate.splits or (not candidate.splits and few):
                 split_choices += _split(built, members, over, sizes, machine, order, over in candidate.splits)
         found += [*single, *split_choices]
     if not found:
@@ -169,7 +170,7 @@ def _split(
     except Infeasible:
         return []
     names = [*order, *(space.name for space in spaces)]
-    every = [(t, _parts_of(t, over, sizes, machine)) for t in tilings(part, sizes, machine)]
+    every = [(t, _parts_of(part, t, over, sizes, machine)) for t in tilings(part, sizes, machine)]
     every = [(tiling, count) for tiling, count in every if count > 1 or asked]
     numbers = list(dict.fromkeys(count for _, count in every))
     ends = tilings(merge, sizes, machine)
@@ -183,7 +184,7 @@ def _split(
     for draft, (tiling, count) in zip(drafts, every, strict=True):
         end = closing[count]
         limits = {**limits_of(tiling, part), **limits_of(end.tiling, merge)}
-        seconds = draft.cost.seconds + end.cost.seconds
+        seconds = in_turn(draft.cost + end.cost, machine).seconds
         found.append(Choice((draft, end), spaces, tuple(limits.items()), (over,), seconds))
     if machine.kind == "cuda":
         found += _merged(
@@ -230,19 +231,26 @@ def _blocks(tiling: Tiling, sizes: Mapping[Dim, int]) -> int:
     )
 
 
-def _parts_of(tiling: Tiling, over: Dim, sizes: Mapping[Dim, int], machine: Machine) -> int:
+def _parts_of(built: Built, tiling: Tiling, over: Dim, sizes: Mapping[Dim, int], machine: Machine) -> int:
     """How many parts a tiling is split into."""
     outer = {*tiling.grid, *tiling.whole}
     tile = max((t for i, t in tiling.tiles.items() if i.dim == over and i not in outer), default=1)
-    return parts_for(_blocks(tiling, sizes), tile, over, sizes, machine)
+    held = shared_bytes(built, tiling) if only_loads(built.graph) else 0
+    return parts_for(_blocks(tiling, sizes), tile, held, over, sizes, machine)
 
 
-def parts_for(blocks: int, tile: int, over: Dim, sizes: Mapping[Dim, int], machine: Machine) -> int:
+def parts_for(
+    blocks: int, tile: int, held: int, over: Dim, sizes: Mapping[Dim, int], machine: Machine
+) -> int:
     """How many parts fill the machine: as many as there are free places for blocks, but each part with
-    some tiles; a grid that fills the machine by itself is not split."""
-    places = machine.cores * machine.blocks_per_core
+    some tiles; a grid that fills the machine by itself is not split. `held` are the bytes of a core's fast
+    memory that limit how many blocks are beside each other (0: nothing does): where a block computes
+    between its products, one that only waits for its place is still worth having."""
+    beside = machine.blocks_per_core
+    if machine.kind == "cuda" and held:
+        beside = max(1, min(beside, machine.core_bytes // held))
     most = max(1, ceil(size_of(over, sizes) / (tile * _LEAST_TILES)))
-    return max(1, min(places // max(1, blocks), most))
+    return max(1, min(machine.cores * beside // max(1, blocks), most))
 
 
 def kernel_parts(kernel: Kernel, over: Dim, sizes: Mapping[Dim, int], machine: Machine) -> int:
@@ -252,7 +260,8 @@ def kernel_parts(kernel: Kernel, over: Dim, sizes: Mapping[Dim, int], machine: M
     )
     loops = (s for s in statements(kernel.body) if isinstance(s, Loop))
     tile = max((loop.tile for loop in loops if loop.index.dim == over), default=1)
-    return parts_for(blocks, tile, over, sizes, machine)
+    held = held_bytes(kernel) if streams(kernel) else 0
+    return parts_for(blocks, tile, held, over, sizes, machine)
 
 
 __all__ = ["Choice", "Draft", "choices", "kernel_parts", "tiled"]

@@ -93,7 +93,12 @@ def cost_of(tiles: TileProgram, sizes: Mapping[Dim, int], machine: Machine, part
         if kernel.merged and machine.kind == "cuda":
             own = merged_cost(before, own, machine)
         total, before = total + own, own
-    return total
+    return in_turn(total, machine)
+
+
+def in_turn(cost: Cost, machine: Machine) -> Cost:
+    """The cost of several launches: all but the first are under way while the one before runs."""
+    return replace(cost, seconds=cost.seconds - machine.following * max(0, cost.launches - 1))
 
 
 def merged_cost(before: Cost, cost: Cost, machine: Machine) -> Cost:
@@ -148,7 +153,10 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     loaded = loaded + stored
     busy = np.minimum(1.0, blocks / (machine.cores * 0.5))
     moving = np.maximum(memory / machine.memory, loaded / machine.near) / busy
-    moving = np.maximum(moving, _waiting(count, steps, memory, loaded, resident, machine, product))
+    waiting = _waiting(count, steps, memory, loaded, resident, machine, product)
+    # With one tile on its way and no block beside, memory idles from its coming until the next is asked for.
+    lone = (steps > 0) & (sheet.groups == 0) & ((sheet.stages - 1) * np.minimum(resident, waves) <= 1)
+    moving = np.where(lone & streams(kernel), moving + waiting, np.maximum(moving, waiting))
     rate = machine.rate(_operand_dtype(kernel))
     specials, vectors = count.total(count.specials), count.total(count.vectors)
     ahead = (sheet.stages - 1) * resident
@@ -169,15 +177,21 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     dearest = np.maximum(np.maximum(compute[0], compute[1]), compute[2])
     working = ((1 - alone) * dearest + alone * (compute[0] + compute[1] + compute[2])) * idle
     working = np.where(groups, _shared(compute, count, machine) * idle, working)
+    if machine.kind == "cuda" and not product:
+        at_work = np.minimum(sheet.warps, np.maximum(1, _widest(sheet) // 32))
+        beside = at_work * np.minimum(resident, np.ceil(waves))
+        working = working * np.maximum(1.0, machine.full_warps / beside)
     waited = steps * machine.step + count.total(count.staged) * machine.staged_step
     waited = waited + count.total(count.meetings) * machine.meeting
     rounds = np.ceil(waves / resident)
     serial = waited / blocks * rounds
     longest = np.maximum(np.maximum(moving, working), serial)
+    if machine.kind == "cuda" and not product:  # the last block of a core has nothing beside it
+        longest = longest + np.minimum(moving, working) / np.maximum(1.0, waves)
     prologue = machine.prologue * rounds * np.where(groups, machine.grouped_prologue, 1.0)
     if machine.kind == "cuda" and not product:
         # One block's loads are under way while another computes: only the first wait is seen.
-        prologue = machine.prologue + np.maximum(0.0, prologue - longest)
+        prologue = machine.prologue + np.maximum(0.0, prologue - machine.prologue - longest)
     seconds = longest + prologue + machine.launch + np.where(groups, machine.grouped_start, 0.0)
     if parks(kernel.body):  # by each block in turn, before its loops
         seconds = seconds + np.where(groups, machine.grouped_park * np.ceil(waves), 0.0)
@@ -216,10 +230,28 @@ def _waiting(
     # Loads run ahead in loops that multiply; other loops wait for each step's.
     ahead = np.where((steps > 0) & product, np.maximum(1, count.sheet.stages - 1), 1)
     turns = np.maximum(steps, count.blocks)
+    if not product and any(isinstance(s, Load) for s in count.sheet.kernel.body):
+        turns = steps + count.blocks
     flying = np.minimum(count.blocks, machine.cores * resident) * (loaded / turns) * ahead
     far = np.minimum(1.0, memory / loaded)
+    if not product:  # what all blocks ask for first is in no cache yet
+        far = np.maximum(far, np.minimum(count.blocks, machine.cores * resident) / turns)
     latency = machine.near_latency + (machine.latency - machine.near_latency) * far
     return np.where(loaded > 0, latency * loaded / flying, 0.0)
+
+
+def _widest(sheet: Sheet) -> Counts:
+    """Elements of the largest tile of a block."""
+    tiles = dict(sheet.tiles)
+    stretches = iter(sheet.loops)
+    for loop in (s for s in statements(sheet.kernel.body) if isinstance(s, Loop)):
+        tiles[loop.index] = next(stretches).tiles
+    one = np.ones((1, 1), np.int64)
+    found = one
+    for statement in statements(sheet.kernel.body):
+        if not isinstance(statement, Store | Measure | Loop):
+            found = np.maximum(found, prod((tiles[index] for index in statement.axes), start=one))
+    return found
 
 
 def _resident(sheet: Sheet, machine: Machine) -> Counts:
@@ -250,9 +282,40 @@ def _resident(sheet: Sheet, machine: Machine) -> Counts:
     one = np.where(sheet.groups > 0, machine.core_bytes, 1) * one  # they take all registers of a core
     shared = np.maximum(shared, one)
     threads = 32 * sheet.warps
-    registers = np.minimum(255, machine.base_registers + (carried + 2 * largest) // threads) * threads
+    if _multiplies(sheet.kernel):
+        each = machine.base_registers + (carried + 2 * largest) // threads
+    else:
+        each = machine.row_registers + (carried + largest) // threads
+    registers = np.minimum(255, each) * threads
+    registers = np.where(threads > 512, np.minimum(registers, 64 * threads), registers)
     room = np.minimum(machine.core_bytes // np.maximum(1, shared), machine.register_bytes // (4 * registers))
+    room = np.minimum(room, machine.most_warps // sheet.warps)
     return np.maximum(1, np.minimum(8, room))
+
+
+def streams(kernel: Kernel) -> bool:
+    """Whether a kernel multiplies what it loads as it is: then loads of one block keep running ahead."""
+    loaded = {s.out for s in statements(kernel.body) if isinstance(s, Load)}
+    products = [s for s in statements(kernel.body) if isinstance(s, ContractTile)]
+    return bool(products) and all(name in loaded for s in products for name in s.args)
+
+
+def held_bytes(kernel: Kernel) -> int:
+    """Bytes of a core's fast memory that a block's operands of products take, those loaded in loops once for
+    each stage (what `room.shared_bytes` says of a tiling)."""
+    tiles = {x.index: x.tile for x in (*kernel.grid, *kernel.whole)}
+    sizes: dict[str, int] = {}
+    operands: dict[str, None] = {}
+    for depth, statement in _deep(kernel.body):
+        if isinstance(statement, Loop):
+            tiles[statement.index] = statement.tile
+        elif not isinstance(statement, Store | Measure):
+            each = width(statement.dtype) * prod(tiles[i] for i in statement.axes)
+            staged = depth and isinstance(statement, Load)
+            sizes[statement.out] = each * (kernel.stages if staged else 1)
+            if isinstance(statement, ContractTile):
+                operands.update(dict.fromkeys(statement.args))
+    return sum(sizes.get(name, 0) for name in operands)
 
 
 def _deep(body: Sequence[Statement], depth: int = 0) -> Iterator[tuple[int, Statement]]:
@@ -292,4 +355,4 @@ def _operand_dtype(kernel: Kernel) -> str:
     return max(found, key=lambda d: (width(d), d), default="f32")
 
 
-__all__ = ["SPECIAL", "Cost", "Costs", "cost_of", "costs", "kernel_cost"]
+__all__ = ["SPECIAL", "Cost", "Costs", "cost_of", "costs", "held_bytes", "in_turn", "kernel_cost", "streams"]

@@ -2,8 +2,9 @@
 
 A GPU of compute capability 9 multiplies 64 rows a warp group, with the right operand in shared memory. So
 every product of the kernel must keep the same rows, 64 or a multiple for each group, from one operand, and
-take the other one as it lies in memory, in 16 bits. `codegen.gluon` writes such kernels and has the last
-word.
+take the other one as it lies in memory, in 16 bits. Where sums are too wide for the registers of one group,
+groups may instead share their columns (`shares_columns`). `codegen.gluon` writes such kernels and has the
+last word.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ WARPS = 4
 LEAST_STAGES = 2
 GROUP_REGISTERS = {2: 150, 3: 100}
 """Registers of a thread for tiles, by the number of groups: they share 512 for each of 128 threads."""
+COLUMN_REGISTERS = {2: 176}
+"""The same where groups share columns. Only tiles of one step are in registers then, not those of two."""
+THREADS = 32 * WARPS
 
 
 def grouped(built: Built, tiling: Tiling, machine: Machine, rows: frozenset[Index]) -> list[Tiling]:
@@ -34,10 +38,24 @@ def grouped(built: Built, tiling: Tiling, machine: Machine, rows: frozenset[Inde
     found: list[Tiling] = []
     lanes = [lane for lane in _lanes(tiling) if rows.issuperset(lane)] if machine.groups else []
     for count in machine.groups:
-        if any(_shares(built.graph, tiling, lane, count) for lane in lanes):
-            stages = machine.stages[-1]
-            found.append(replace(tiling, warps=WARPS * count, stages=stages, groups=count))
+        one = replace(tiling, warps=WARPS * count, stages=machine.stages[-1], groups=count)
+        if any(_shares(built.graph, one, lane) or _splits(built.graph, one, lane) for lane in lanes):
+            found.append(one)
     return found
+
+
+def shares_columns(tiling: Tiling) -> bool:
+    """Whether the groups of a tiling share the columns of sums: there are rows for one group."""
+    return prod(tiling.tiles[i] for i in tiling.grid) < GROUP_ROWS * tiling.groups
+
+
+def has_registers(tiling: Tiling, carried: int, largest: int) -> bool:
+    """Whether groups have registers for the bytes of sums that a block carries and of the largest tile beside
+    them."""
+    count = tiling.groups
+    if shares_columns(tiling):
+        return carried // count + largest <= COLUMN_REGISTERS[count] * 4 * THREADS
+    return carried + largest <= GROUP_REGISTERS[count] * 4 * THREADS * count
 
 
 def parks(body: Sequence[Statement]) -> bool:
@@ -64,13 +82,29 @@ def _lanes(tiling: Tiling) -> list[tuple[Index, ...]]:
     return [*listed, *alone]
 
 
-def _shares(graph: Graph, tiling: Tiling, rows: Sequence[Index], count: int) -> bool:
+def _shares(graph: Graph, tiling: Tiling, rows: Sequence[Index]) -> bool:
     """Whether groups can share these rows in every product."""
     total = prod(tiling.tiles[i] for i in rows)
-    if any(i not in tiling.grid for i in rows) or total % (GROUP_ROWS * count) or total > MOST_ROWS:
+    if any(i not in tiling.grid for i in rows) or total % (GROUP_ROWS * tiling.groups) or total > MOST_ROWS:
         return False
     products = [v for v in graph.values if isinstance(v.op, ContractOf) and _is_product(v, tiling)]
     return bool(products) and all(_keeps(v, frozenset(rows)) for v in products)
+
+
+def _splits(graph: Graph, tiling: Tiling, rows: Sequence[Index]) -> bool:
+    """Whether groups can share the columns of sums that are too wide for the registers of one group, which
+    has all the rows. The columns are of no loop, and each block spans them."""
+    if any(i not in tiling.grid for i in rows) or tiling.groups not in COLUMN_REGISTERS:
+        return False
+    if not prod(tiling.tiles[i] for i in tiling.grid) == prod(tiling.tiles[i] for i in rows) == GROUP_ROWS:
+        return False
+    sums = [prod(tiling.tiles[i] for i in slot.axes) for slot in graph.slots if set(rows) & set(slot.axes)]
+    if sum(sums) <= GROUP_REGISTERS[tiling.groups] * THREADS:
+        return False
+    products = [v for v in graph.values if isinstance(v.op, ContractOf) and _is_product(v, tiling)]
+    looped = {loop.index for loop in graph.loops}
+    sharing = [v for v in products if not looped & set(v.axes)]
+    return bool(sharing) and all(_keeps(v, frozenset(rows)) for v in products)
 
 
 def _is_product(value: Value, tiling: Tiling) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from cleave.errors import Infeasible
 from cleave.ir.dims import Dim, Index, Part, Parts, Term, Union, var
-from cleave.ir.ops import Node, Reduce
+from cleave.ir.ops import Input, Node, Reduce
 from cleave.schedule.horizontal import Source, Sources, group_sources
 from cleave.schedule.nodes import Env
 from cleave.schedule.scans import Scans
@@ -81,7 +81,7 @@ class Builder(Scans):
         for root, axes in zip(self.spec.roots, self._axes, strict=True):
             indices = tuple(self.roots[n] for n in axes)
             value: Value = drive(self._root(root, tuple(var(i) for i in indices)))
-            terms = tuple(var(indices[n]) for n in root.order)
+            terms = root.places(indices)
             if root.state and self.parts is not None:
                 terms = (var(self.parts), *terms)
             self.graph.stores.append(StorePlan(root.tensor, terms, value, indices))
@@ -163,7 +163,7 @@ class Builder(Scans):
         self, env: Env, node: Node, terms: tuple[Term, ...], bound: dict[Index, Index]
     ) -> Work[Value]:
         """A reduction whose bound indices in `bound` run in loops already, in its accumulating dtype."""
-        pieces = [] if bound else pieces_of(node, self.spec.whole)
+        pieces = [] if bound or self._loaded(node) else pieces_of(node, self.spec.whole)
         if pieces:
             kind = node.op.kind if isinstance(node.op, Reduce) else "sum"
             total: Value | None = None
@@ -190,6 +190,12 @@ class Builder(Scans):
         loop = self._loop(source, terms, tuple(bound.values()), env)
         slot: Slot = yield self._plain_state(env, loop, source, terms, bound)
         return slot.result
+
+    def _loaded(self, node: Node) -> bool:
+        """Whether all that a reduction reads is in memory as it is, of which a kernel before stored some."""
+        stored = self.spec.stored
+        loaded = all(a.node in stored or isinstance(a.node.op, Input) for a in node.args)
+        return loaded and any(a.node in stored for a in node.args)
 
     def _spanned(self, dim: Dim) -> bool:
         """Whether the kernel spans a dim in full; the parts of a union that it spans, too."""

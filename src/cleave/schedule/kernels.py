@@ -343,7 +343,9 @@ def _remembered(what: str, spec: Spec, make: Callable[[Spec], _MADE]) -> _MADE:
         spec.name,
         id(spec.program),
         tuple(map(id, spec.folds)),
-        tuple((r.tensor, r.order, r.node, r.state and (id(r.state[0]), r.state[1])) for r in spec.roots),
+        tuple(
+            (r.tensor, r.order, r.node, r.part, r.state and (id(r.state[0]), r.state[1])) for r in spec.roots
+        ),
         tuple(spec.stored.items()),
         spec.whole,
         spec.spans,

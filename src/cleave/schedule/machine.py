@@ -64,6 +64,8 @@ class Machine:
     """The same if the last cache has it."""
     base_registers: int = 0
     """Registers of a thread beside those for tiles."""
+    row_registers: int = 0
+    """The same where nothing is multiplied."""
     division: float = 1.0
     """What a division costs, in special functions."""
     overlap: float = 0.0
@@ -97,6 +99,12 @@ class Machine:
     grouped_park: float = 0.0
     """Seconds that a block with warp groups takes to compute an operand before a loop: what it is made of
     comes out of fast memory, and the operand goes back there."""
+    following: float = 0.0
+    """Seconds that a launch takes less where another one of the same program runs before it."""
+    full_warps: int = 1
+    """Warps that keep a core busy where no products do."""
+    most_warps: int = 64
+    """Warps that a core holds."""
     merging: float = 0.0
     """Seconds that the blocks of a split take to count, and the last one to find that it is. Most of a launch
     and a prologue: the second of two launches starts while the first runs (decision 10 has the numbers)."""
@@ -155,7 +163,7 @@ H200 = Machine(
     warps=(4, 8),
     stages=(2, 3, 4),
     whole_limit=1024,
-    keep_bytes=64 << 10,
+    keep_bytes=128 << 10,
     step=0.45e-6,
     staged_step=0.3e-6,
     meeting=0.15e-6,
@@ -163,6 +171,7 @@ H200 = Machine(
     latency=1.6e-6,
     near_latency=0.9e-6,
     base_registers=30,
+    row_registers=16,
     division=2.8,
     overlap=0.61,
     staged=0.53,
@@ -179,5 +188,7 @@ H200 = Machine(
     grouped_shallow=0.65,
     grouped_prologue=0.5,
     grouped_park=0.6e-6,
+    following=1e-6,
+    full_warps=24,
     merging=3.5e-6,
 )

@@ -17,7 +17,7 @@ from cleave.ir.dims import Atom, Dim, Part, Parts, size_of
 from cleave.ir.ops import Node
 from cleave.ir.program import Program
 from cleave.schedule.choices import Choice, choices, kernel_parts
-from cleave.schedule.cost import Cost, cost_of
+from cleave.schedule.cost import Cost, cost_of, in_turn
 from cleave.schedule.cuts import Plan, plans
 from cleave.schedule.kernels import input_tensors, output_roots
 from cleave.schedule.machine import Machine
@@ -69,14 +69,16 @@ def _apart(candidate: Candidate) -> bool:
 
 
 def _varied(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
-    """The cheapest of each shape that is not far behind, and one without limits, then the next in line:
-    the model ranks tiles of one shape better than shapes, and what is returned gets measured."""
+    """The cheapest of each shape that is not far behind, and one without limits, and one without warp groups
+    (some calls allow none), then the next in line: the model ranks tiles of one shape better than shapes, and
+    what is returned gets measured."""
     first: dict[object, Ranked] = {}
     for item in ranked:
         first.setdefault(_shape(item.tiles), item)
     near = [r for r in first.values() if r.cost.seconds <= 2 * ranked[0].cost.seconds]
     free = [r for r in ranked if not r.tiles.limits][:1]
-    wanted = [ranked[0], *free, *near, *ranked]
+    alone = [r for r in ranked if not any(k.groups for k in r.tiles.kernels)][:1]
+    wanted = [ranked[0], *free, *alone, *near, *ranked]
     kept = list({r.tiles: r for r in wanted}.values())[:count]
     return sorted(kept, key=lambda r: r.cost.seconds)
 
@@ -160,7 +162,8 @@ def _assembled(
         tiles = _program(candidate, plan, chosen)
         splits = [dim for c in chosen for dim in c.splits]
         if len(set(splits)) == len(splits):  # each kernel was costed at the part count that it will have
-            cost = sum((draft.cost for c in chosen for draft in c.drafts), start=Cost(0.0, launches=0))
+            total = sum((draft.cost for c in chosen for draft in c.drafts), start=Cost(0.0, launches=0))
+            cost = in_turn(total, machine)
         else:
             cost = cost_of(tiles, sizes, machine, choose_parts(tiles, sizes, machine))
         found.append(Ranked(tiles, cost, candidate))

@@ -2,8 +2,8 @@
 
 For a contraction each index plays a role: row, column, inner or batch; rows of one contraction form a
 *lane* and share one product of tiles: (group, query) of grouped-query decode, say. Tiles come from short
-lists per role and machine; the enumeration is bounded and in a fixed order. `fits` drops what a block's
-registers, shared memory or caches cannot hold.
+lists per role and machine; the enumeration is bounded and in a fixed order. What a block cannot hold
+(`room.py`) is dropped.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from math import prod
 
 from cleave.errors import Infeasible
 from cleave.ir.dims import Atom, Dim, Index, Parts, atoms_of, size_of
-from cleave.schedule.groups import GROUP_REGISTERS, GROUP_ROWS, LEAST_STAGES, grouped, stored_bytes
+from cleave.schedule.groups import (
+    GROUP_ROWS,
+    grouped,
+    has_registers,
+    shares_columns,
+    stored_bytes,
+)
 from cleave.schedule.kernels import Built, fixed_atoms
-from cleave.schedule.machine import Machine, width
+from cleave.schedule.machine import Machine
 from cleave.schedule.merging import tied
+from cleave.schedule.room import bytes_of, elements, fits, pressure, registers_of, room_of, streamed
 from cleave.schedule.tiling import Tiling
-from cleave.schedule.values import ContractOf, Graph, LoadOf, ReduceOf, Value
+from cleave.schedule.values import ContractOf, Graph, LoadOf, ReduceOf
 
 _LIMIT = 96
 
@@ -36,7 +43,10 @@ _BOTH = {"cpu": (64, 128), "cuda": (32, 64, 128)}
 _STREAM = {"cpu": (256, 1024, 4096), "cuda": (256, 1024, 4096)}
 _LINES = {"cpu": (1, 4, 16, 64), "cuda": (1, 2, 4, 16)}
 _FLAT = {"cpu": (1024, 4096, 16384), "cuda": (512, 1024, 4096)}
-_MERGE = {"cpu": (256, 1024), "cuda": (64, 256, 1024)}
+_MERGE = {"cpu": (256, 1024), "cuda": (256, 64, 1024)}
+
+MOST_WARPS = 32
+"""Warps that a block can have."""
 
 _SCAN_STAGES = (3, 2)
 """What a scan reads is on its way for so many steps, the one at work counted: a step waits for the one
@@ -211,12 +221,24 @@ class _Space:
                 targets = (max(128, min(targets[0], power(total // self.machine.cores))), *targets[1:])
         if loops and self.grid and len(self.grid) == len(self.built.roots) and not self.built.graph.whole:
             targets = (*targets, 256)
+        grid, across = self._across() if loops and not merge and self.kind == "cuda" else (self.grid, 1)
         found: list[dict[Index, int]] = []
         for target in targets:
-            tiles = spread(self.grid, target, self.sizes)
+            tiles = spread(grid, target * across, self.sizes)
             if tiles not in found:
                 found.append(tiles)
         return found
+
+    def _across(self) -> tuple[Sequence[Index], int]:
+        """The grid's indices, those last that a reduction lacks, and how many positions these have: blocks
+        that share them out compute the reduction again. Nothing is put last if a block cannot span them."""
+        graph = self.built.graph
+        reduced = [s.axes for s in graph.slots] + [v.axes for v in graph.values if isinstance(v.op, ReduceOf)]
+        lacking = [i for i in self.grid if any(i not in axes for axes in reduced)]
+        across = prod(power(self.sizes[i]) for i in lacking)
+        if across > self.machine.whole_limit:
+            return self.grid, 1
+        return [*(i for i in self.grid if i not in lacking), *lacking], across
 
     def _scan_target(self) -> int:
         """Elements of a block whose states stay in it for a whole scan. On a CPU few enough to give every
@@ -291,14 +313,14 @@ def tilings(built: Built, sizes: Mapping[Dim, int], machine: Machine) -> list[Ti
     """All tilings to try, in a fixed order, at most a hundred or so; those that fit if any do."""
     space = _Space(built, sizes, machine)
     found = _all(space)
-    fitting = [t for t in found if fits(built, t, machine) or (space.few and _streams(built, t, machine))]
+    fitting = [t for t in found if fits(built, t, machine) or (space.few and streamed(built, t, machine))]
     if not fitting:
         space.tight = True
         found = _all(space)
         fitting = [t for t in found if fits(built, t, machine)]
     if fitting:
         return fitting
-    return sorted(found, key=lambda t: _pressure(built, t, machine))[:1]
+    return sorted(found, key=lambda t: pressure(built, t, machine))[:1]
 
 
 def merged_tiling(
@@ -362,17 +384,6 @@ def limits_of(tiling: Tiling, built: Built) -> dict[Atom, int]:
     return found
 
 
-# ---------------------------------------------------------------- resources
-
-
-def elements(axes: Sequence[Index], tiling: Tiling) -> int:
-    """How many elements a tile over some indices has, padding included."""
-    total = 1
-    for index in axes:
-        total *= tiling.tiles[index]
-    return total
-
-
 def _wishes(tiling: Tiling, space: _Space) -> list[Tiling]:
     """The tiling with warps and stages: eight warps where the largest product is large, and as many stages as
     fit, for a block by itself and for two that share a core."""
@@ -384,10 +395,15 @@ def _wishes(tiling: Tiling, space: _Space) -> list[Tiling]:
         warps = max(1, min(8, block // (64 if space.crowded else 32)))
         stages = _SCAN_STAGES[space.crowded]
         return [Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, warps, stages)]
-    largest = max((elements(axes, tiling) for axes in _room(built).every), default=1)
+    held = room_of(built)
+    largest = max((elements(axes, tiling) for axes in held.every), default=1)
+    if not space.roles.matrix and any(isinstance(v.op, ReduceOf) for v in built.graph.values):
+        return [
+            Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, warps, machine.stages[-1])
+            for warps in _row_warps(largest, machine)
+        ]
     warps = machine.warps[-1] if largest >= 128 * 128 else machine.warps[0]
-    held = _room(built)
-    loaded, kept = _bytes(held.loaded, tiling), _bytes(held.kept, tiling)
+    loaded, kept = bytes_of(held.loaded, tiling), bytes_of(held.kept, tiling)
     depths: dict[int, None] = {}
     for room in (machine.core_bytes, machine.core_bytes // 2):
         fitting = [stages for stages in machine.stages if loaded * stages + kept <= room]
@@ -399,100 +415,25 @@ def _wishes(tiling: Tiling, space: _Space) -> list[Tiling]:
     return [*_grouped(tiling, space, loaded, kept), *alike]
 
 
+def _row_warps(largest: int, machine: Machine) -> list[int]:
+    """Warps for a block that reduces a tile of so many elements: 16 of them to a thread, and half as many,
+    which pays where a core has one block."""
+    least = max(machine.warps[0], min(MOST_WARPS, largest // (16 * 32)))
+    return sorted({least, min(MOST_WARPS, 2 * least)})
+
+
 def _grouped(tiling: Tiling, space: _Space, loaded: int, kept: int) -> list[Tiling]:
     """The tiling with warp groups, where it can be, and as many stages as fit beside what is stored."""
     machine = space.machine
     found: list[Tiling] = []
     for one in grouped(space.built, tiling, machine, space.roles.rows - space.roles.columns):
-        room = machine.core_bytes - kept - stored_bytes(space.built.graph, one)
-        fitting = [stages for stages in machine.stages if loaded * stages <= room]
-        if register_bytes(space.built, one) > GROUP_REGISTERS[one.groups] * 4 * 32 * one.warps:
+        room = machine.core_bytes - kept
+        beside = room - stored_bytes(space.built.graph, one)
+        fitting = [stages for stages in machine.stages if loaded * stages <= beside]
+        if not fitting and shares_columns(one):  # wide results leave from registers
+            fitting = [stages for stages in machine.stages if loaded * stages <= room]
+        if not has_registers(one, *registers_of(space.built, one)):
             continue
         wished = [] if not fitting else [fitting[-1]]
         found += [Tiling(one.grid, one.tiles, one.whole, one.lanes, one.warps, n, one.groups) for n in wished]
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What takes room in a block, by the axes of tiles: operands of contractions (`loaded` in loops, one for
-    each stage, or `kept`), accumulators, and other values; each with the bytes of an element."""
-
-    loaded: Sequence[tuple[tuple[Index, ...], int]]
-    kept: Sequence[tuple[tuple[Index, ...], int]]
-    carried: Sequence[tuple[tuple[Index, ...], int]]
-    other: Sequence[tuple[tuple[Index, ...], int]]
-    every: Sequence[tuple[Index, ...]]
-
-
-def _room(built: Built) -> _Room:
-    room = built.kept.get("room")
-    if not isinstance(room, _Room):
-        room = built.kept["room"] = _measured(built)
-    return room
-
-
-def _measured(built: Built) -> _Room:
-    graph, home = built.graph, built.places.home
-    operands = _operands(graph)
-    loads = {v for v in operands if isinstance(v.op, LoadOf)}
-    inside = {v for v in loads if home[v] is not None}
-    # A tile that has an accumulator's indices is on its way into it and takes no room of its own.
-    carried = {frozenset(s.axes) for s in graph.slots}
-    other = [v for v in graph.values if v not in loads and frozenset(v.axes) not in carried]
-    return _Room(
-        [(v.axes, width(v.dtype)) for v in operands if v in inside],
-        [(v.axes, width(v.dtype)) for v in operands if v not in inside],
-        [(s.axes, width(s.dtype)) for s in graph.slots],
-        list(dict.fromkeys((v.axes, width(v.dtype)) for v in other)),
-        list(dict.fromkeys(v.axes for v in graph.values)),
-    )
-
-
-def shared_bytes(built: Built, tiling: Tiling) -> int:
-    """Shared memory of a block: operands of contractions, several stages of those loaded in loops."""
-    room = _room(built)
-    if tiling.groups:  # the emitter takes as many stages as fit, and room for operands that stay
-        return _bytes(room.loaded, tiling) * LEAST_STAGES + _bytes(room.kept, tiling)
-    return _bytes(room.loaded, tiling) * tiling.stages + _bytes(room.kept, tiling)
-
-
-def register_bytes(built: Built, tiling: Tiling) -> int:
-    """Registers of a block: accumulators, and the largest value that is computed beside them."""
-    room = _room(built)
-    largest = max((elements(axes, tiling) * one for axes, one in room.other), default=0)
-    return _bytes(room.carried, tiling) + largest
-
-
-def _bytes(tiles: Sequence[tuple[tuple[Index, ...], int]], tiling: Tiling) -> int:
-    return sum(elements(axes, tiling) * one for axes, one in tiles)
-
-
-def _operands(graph: Graph) -> list[Value]:
-    found: dict[Value, None] = {}
-    for value in graph.values:
-        if isinstance(value.op, ContractOf):
-            found.update(dict.fromkeys(value.args))
-    return list(found)
-
-
-def _pressure(built: Built, tiling: Tiling, machine: Machine) -> float:
-    """How far a block is beyond what the machine holds (1 is full)."""
-    registers = register_bytes(built, tiling)
-    if machine.kind == "cuda":
-        room = min(machine.register_bytes, tiling.warps * 32 * 255 * 4) * 0.9
-        return max(registers / room, shared_bytes(built, tiling) / machine.core_bytes)
-    room = _room(built)
-    operands = _bytes(room.loaded, tiling) + _bytes(room.kept, tiling)
-    return (registers + operands) / (2 * machine.core_bytes)
-
-
-def _streams(built: Built, tiling: Tiling, machine: Machine) -> bool:
-    """Whether a block on a CPU holds all but what its contractions read once, as it lies in memory."""
-    operands = _bytes(_room(built).loaded, tiling) + _bytes(_room(built).kept, tiling)
-    return register_bytes(built, tiling) <= machine.core_bytes and operands <= machine.near_bytes
-
-
-def fits(built: Built, tiling: Tiling, machine: Machine) -> bool:
-    """Whether a block of this tiling can run well on the machine."""
-    return _pressure(built, tiling, machine) <= 1

@@ -7,23 +7,26 @@ from dataclasses import dataclass
 
 from cleave.errors import Bug
 from cleave.ir.candidate import Fold
-from cleave.ir.dims import Dim, Index, Inject, Union, var
+from cleave.ir.dims import Dim, Index, Inject, Term, Union, var
 from cleave.ir.loops import loops_in
 from cleave.ir.ops import Node, Reduce, contract_node, reduce_node
 from cleave.ir.program import Program, sort_nodes
 from cleave.schedule.horizontal import Source
+from cleave.schedule.terms import lower
 from cleave.schedule.tiles import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
     """What a kernel stores: a node of the program, or a state of a source, into `tensor`. `order` lists
-    the root's axes as the tensor's layout has them (behind the axis of the parts, for a state)."""
+    the root's axes as the tensor's layout has them (behind the axis of the parts, for a state). Where `part`
+    is given, that axis of the root is only the part of this number of what the tensor has there."""
 
     tensor: Tensor
     order: tuple[int, ...]
     node: Node | None = None
     state: tuple[Source, str] | None = None
+    part: tuple[int, int] | None = None
 
     @property
     def dims(self) -> tuple[Dim, ...]:
@@ -36,6 +39,17 @@ class Root:
             assert source.node is not None
             return source.node.dims
         return output_of(source.fold.init, name).dims
+
+    def places(self, indices: Sequence[Index]) -> tuple[Term, ...]:
+        """Where in the tensor it is stored, one term per dim of the layout, for the indices of its axes."""
+        dims = [dim for group in self.tensor.layout for dim in group]
+        found: list[Term] = []
+        for n, dim in zip(self.order, dims[len(dims) - len(self.order) :], strict=True):
+            place = var(indices[n])
+            if self.part is not None and self.part[0] == n:
+                place = lower(var(Inject(self.part[1], place)), dim)
+            found.append(place)
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

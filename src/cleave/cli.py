@@ -193,7 +193,11 @@ def _checked(path: Path, given: Sequence[Program]) -> tuple[Proof, list[str]]:
     if given and not concerns(found, given[0], given[1]):
         raise Invalid(f"{path} is a certificate of other programs than these")
     answer = "yes-if" if found.conditions else "yes"
-    return Proof(answer, found.conditions), [f"certificate: {len(found.steps)} steps, checked"]
+    return Proof(answer, found.conditions), [f"certificate: {_counted(len(found.steps))}, checked"]
+
+
+def _counted(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 def _certified(path: Path, given: Sequence[Program], proof: Proof) -> list[str]:
@@ -207,7 +211,7 @@ def _certified(path: Path, given: Sequence[Program], proof: Proof) -> list[str]:
         listed = [f"  {condition}" for condition in found.conditions]
         return ["Unknown: no certificate without further conditions", *listed]
     _write(path, found.text)
-    return [f"certificate: {found.steps} steps, checked, in {path}"]
+    return [f"certificate: {_counted(found.steps)}, checked, in {path}"]
 
 
 register_bench(app)

@@ -358,9 +358,12 @@ class Compiled:
         if not (isinstance(launcher, TritonLauncher) and grouped(launcher.tiles) and plain_ones):
             return
 
-        def made(args: Sequence[Argument]) -> TritonLauncher:
-            with self.lock:
-                other = self._build(plain_ones, args)
+        def made(args: Sequence[Argument]) -> TritonLauncher | None:
+            try:
+                with self.lock:
+                    other = self._build(plain_ones, args)
+            except Unsupported:
+                return None  # then the same tile program serves, without groups
             assert isinstance(other, TritonLauncher)
             return other
 

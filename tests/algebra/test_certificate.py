@@ -203,9 +203,9 @@ def test_the_command_writes_and_checks(tmp_path: Path, capsys: pytest.CaptureFix
     path, proof = tmp_path / "p.py", tmp_path / "proof.txt"
     path.write_text(FILE)
     code, said, _ = _run(capsys, "prove", f"{path}:safe", f"{path}:unsafe", "--certificate", str(proof))
-    assert code == 0 and "certificate: 1 steps, checked" in said
+    assert code == 0 and "certificate: 1 step, checked" in said
     code, said, _ = _run(capsys, "prove", "--check", str(proof))
-    assert (code, said) == (0, "Yes\ncertificate: 1 steps, checked\n")
+    assert (code, said) == (0, "Yes\ncertificate: 1 step, checked\n")
     assert _run(capsys, "prove", f"{path}:safe", f"{path}:unsafe", "--check", str(proof))[0] == 0
     code, _, said = _run(capsys, "prove", f"{path}:safe", f"{path}:rounded", "--check", str(proof))
     assert code == 4 and "other programs" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -119,3 +120,11 @@ def test_numbers_out_of_reach_are_left_out_and_counted(fn: str) -> None:
     seen = [look(a, b, point) for point in points(a, b, count=6)]
     assert sum(found.skipped for found in seen) > 0
     assert all(found.seen + found.skipped for found in seen)
+
+
+def test_numbers_that_differ_in_a_late_digit_are_told_apart() -> None:
+    with mpmath.workdps(60):
+        one, other = mpmath.mpf(1), 1 + mpmath.mpf(10) ** -30
+        texts = opinion.told_apart(one, other)
+    assert texts[0] != texts[1]
+    assert opinion.told_apart(mpmath.mpf(1), mpmath.mpf(2)) == ("1.0", "2.0")

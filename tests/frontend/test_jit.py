@@ -65,6 +65,14 @@ def test_lora_of_any_rank():  # U79
     assert f.compile_count <= 2
 
 
+@pytest.mark.parametrize("f", [lambda x: x.roll(1, 1), lambda x: x[:, 1:] * 2, lambda x: x[2:].exp()])
+def test_sizes_that_follow_from_others(f):
+    """Nothing but a part of a tensor, of which no reduction asks anything."""
+    fast = jitted(f)
+    for shape in ((4, 6), (7, 3), (2, 2)):
+        agrees(fast, randn(*shape))
+
+
 def test_weights_are_read_at_each_call():  # U79
     layer = torch.nn.Linear(8, 6)
     f = jitted(layer)
@@ -347,3 +355,8 @@ def test_long_chains_take_linear_time_to_capture():  # U58
     f = jitted(chain)
     agrees(f, randn(2, 2))
     assert f.compile_count == 1 and not f.fallbacks
+
+
+def test_an_unknown_target_is_refused_at_once():
+    with pytest.raises(Invalid, match="unknown target 'tpu'"):
+        cleave.jit(lambda x: x + 1, target="tpu")

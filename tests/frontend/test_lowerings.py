@@ -64,6 +64,8 @@ POINTWISE = {
     "clamp_min": lambda x: x.clamp(min=0.1),
     "glu": F.glu,
     "where": lambda x: torch.where(x > 0, x, 0.0),
+    "where as a method": lambda x: x.exp().where(x > 0, -1.5),
+    "where as a method, by name": lambda x: (x > 1).where(other=x, condition=x < 0),
     "masked_fill": lambda x: x.masked_fill(x < 0, 7),
     "maximum": lambda x: torch.maximum(x, x * 2),
     "minimum": lambda x: torch.minimum(x, x * 2),

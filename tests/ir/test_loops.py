@@ -100,6 +100,16 @@ def test_stacked_states_are_taken_apart() -> None:
         np.testing.assert_array_equal(two[name], value)
 
 
+def test_sizes_that_only_a_call_tells() -> None:
+    """A size may follow from one that is not known yet, with states to take apart or without loops."""
+    text = STACKED.replace("a: f32[T, N]", "a: f32[T, N], b: f32[B]").replace("K = 2", "K = 2, B = N - 1")
+    (loop,) = loops_in(take_apart(parse_program(text)).nodes)
+    assert loop.states == 2
+    plain = "program p(x: f32[N]) where M = N - 1 { y[m: M]: f32 = neg(x[m + 1]) return y[m] }"
+    program = parse_program(plain)
+    assert take_apart(program) is program
+
+
 def test_nothing_to_take_apart() -> None:
     program = parse_program(WALK)
     assert take_apart(program) is program

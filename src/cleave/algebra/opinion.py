@@ -98,9 +98,19 @@ class Difference:
         return bool(mpmath.isfinite(self.a) and mpmath.isfinite(self.b))
 
     def __str__(self) -> str:
-        values = f"{mpmath.nstr(self.a, 12)} against {mpmath.nstr(self.b, 12)}"
+        a, b = told_apart(self.a, self.b)
+        values = f"{a} against {b}"
         inputs = "; ".join(self.inputs)
         return f"{self.point.describe()}: {self.output}{list(self.where)} is {values}, with {inputs}"
+
+
+def told_apart(a: Value, b: Value) -> tuple[str, str]:
+    """Two numbers in as many digits, 12 at least, as show that they differ."""
+    for digits in (12, 24, 48, 96):
+        texts = mpmath.nstr(a, digits), mpmath.nstr(b, digits)
+        if texts[0] != texts[1]:
+            return texts
+    return texts
 
 
 def points(*programs: Program, count: int = 8, seed: int = 0) -> Iterator[Point]:

@@ -146,7 +146,7 @@ def _condition(
         ):
             bound = "no larger than in the user's program"
             return Condition(kind, subject, bound, True, "an operand of the user's program, scaled down")
-        why = "an operand that the user's program does not have: to be checked against its dtype"
+        why = "an operand that the user's program does not have; used where its dtype holds it"
         return Condition(kind, defined(program, access.node), f"|{subject}|", True, why)
     bound = "no bound" if kind == "exponent" else "may be 0"
     return Condition(kind, subject, bound, False, "the user's program does not ask for it")

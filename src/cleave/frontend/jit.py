@@ -50,6 +50,13 @@ def _pipeline(*args: Any, **options: Any) -> Any:
     return compile_program(*args, **options)
 
 
+def _check_target(target: str) -> None:
+    from cleave.pipeline import TARGETS
+
+    if target not in TARGETS:
+        raise Invalid(f"unknown target {target!r}", hint=f"one of {', '.join(TARGETS)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Foreign:
     """The kind of a tensor that is not plain memory."""
@@ -98,6 +105,8 @@ class Jit:
         strict: bool = False,
         tune: float = 0.0,
     ) -> None:
+        if target is not None and compile_program is None:
+            _check_target(target)
         self.tune = tune
         self.fn, self.dynamic, self.target, self.strict = fn, dynamic, target, strict
         self.compile_program = compile_program or _pipeline

@@ -274,6 +274,11 @@ def where(t: Tracer, condition: Value, a: Any = None, b: Any = None) -> Value:
     return choose(t, condition, a, b, promote(a, b))
 
 
+@lowers("Tensor.where")
+def tensor_where(t: Tracer, x: Value, condition: Value, other: Any) -> Value:
+    return where(t, condition, x, other)
+
+
 @lowers("masked_fill")
 def masked_fill(t: Tracer, x: Value, mask: Value, value: Any) -> Value:
     return choose(t, mask, value, x, x.dtype)

@@ -85,7 +85,10 @@ def _is_symbolic(leaf: Any) -> bool:
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """The plain name of a torch function, method or property getter."""
+    """The plain name of a torch function, method or property getter; of a method whose arguments come in
+    another order than those of the function with its name, with `Tensor.` before it."""
+    if func == torch.Tensor.where:
+        return "Tensor.where"
     name = getattr(func, "__name__", type(func).__name__)
     if name in ("__get__", "__set__"):
         owner = getattr(getattr(func, "__self__", None), "__name__", "?")

@@ -6,7 +6,7 @@ by piece: loop over an index, split it over blocks or shard it over devices only
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cleave.ir.dims import Dim
 from cleave.ir.later import Later
@@ -133,9 +133,9 @@ class Candidate:
     derivation: tuple[Step, ...] = ()
     conditions: tuple[Condition, ...] = ()
     splits: tuple[Dim, ...] = ()
-    written_out: Program | Later[Program] | None = None
-    """`split_form`, or how to make it: of a candidate that comes from a store, only those who print or run it
-    read it."""
+    written_out: Program | Later[Program] | None = field(default=None, hash=False)
+    """`split_form`, or how to make it: of a candidate that comes from a store, only those who print, run or
+    compare it read it."""
     form: str = "as written"
     cost: tuple[tuple[str, str], ...] = ()
     reassociated: bool = False

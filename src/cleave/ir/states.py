@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cleave.ir.candidate import Candidate, Step
-from cleave.ir.dims import Dim, Gather, Index, Term, Union, size_of, substitute, term, var
+from cleave.ir.dims import Dim, Extent, Gather, Index, Term, Union, atoms_of, size_of, substitute, term, var
 from cleave.ir.loops import Loop, loop_of, scan_nodes
 from cleave.ir.ops import (
     Access,
@@ -38,7 +38,7 @@ MOST_PARTS = 16
 
 def take_apart(program: Program) -> Program:
     """The same program, its stacked states taken apart; the program itself if there are none."""
-    sizes = program.bind({})
+    sizes = _known(program)
     new: dict[Loop, Sequence[Access]] = {}
 
     def visit(node: Node, replaced: Replaced) -> Access:
@@ -56,6 +56,15 @@ def take_apart(program: Program) -> Program:
     if all(access.node is node for node, access in replaced.items()):
         return program
     return replace_nodes(program, replaced)
+
+
+def _known(program: Program) -> dict[Dim, int]:
+    """The sizes that are fixed, and those that follow from fixed ones; others wait for a call."""
+    known: dict[Dim, int] = {atom: value for atom, value in program.sizes if isinstance(value, int)}
+    for atom, value in program.sizes:
+        if isinstance(value, Extent) and all(a in known for d, _ in value.terms for a in atoms_of(d)):
+            known[atom] = value.at(known)
+    return known
 
 
 def states_apart(candidate: Candidate) -> Candidate:

@@ -31,6 +31,8 @@ from cleave.runtime import cache
 
 CLASSES = classes_of(searching, besides=OWN)
 SUFFIX = ".found"
+FORM = "2"
+"""How an entry is laid out here: goes up when `stored` writes another one."""
 SOURCES = ("ir", "algebra")
 """The packages that what is found depends on."""
 
@@ -69,7 +71,7 @@ def forget() -> None:
 def key_of(free: Program, *, split: bool, reassociate: bool, numerics: str) -> str:
     """The key of an entry; `free` is without fixed sizes."""
     settings = {"split": split, "reassociate": reassociate, "numerics": numerics}
-    parts = {"program": identity(free), "settings": json.dumps(settings, sort_keys=True)}
+    parts = {"program": identity(free), "settings": json.dumps(settings, sort_keys=True), "form": FORM}
     return cache.key_of(parts, sources=SOURCES)
 
 

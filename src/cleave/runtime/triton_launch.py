@@ -140,7 +140,7 @@ class TritonLauncher(Launcher):
         self.source = self.emit(tiles, described=True, grouped=takes_groups(capability))
         self.module = load_module(self.source)
         self.plain: tuple[Source, ModuleType] | None = None
-        self.stand_in: Callable[[Sequence[Value]], TritonLauncher] | None = None
+        self.stand_in: Callable[[Sequence[Value]], TritonLauncher | None] | None = None
         """Makes what serves calls whose tensors kernels with warp groups cannot take, for arguments like
         these. Without it the same tile program does, written without groups."""
         self._other: TritonLauncher | None = None
@@ -283,7 +283,9 @@ class TritonLauncher(Launcher):
         described = not wide and self._described(sizes, strides, offsets)
         if not described and self.stand_in is not None:
             self._other = self._other or self.stand_in(args)
-            return self._other._plan(args, ahead)
+            if self._other is not None:
+                return self._other._plan(args, ahead)
+            self.stand_in = None
         source, module = self._sourced(described)
         launches: list[_Launch] = []
         rest = iter(tiles.kernels)

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from cleave.ir.dims import Dim, Parts, size_of
+from cleave.ir.dims import Dim, Index, Parts, size_of
 from cleave.schedule.counting import SPECIAL, Count, Counts, Reals, Sheet, sheet_of, statements
 from cleave.schedule.groups import parks
 from cleave.schedule.machine import Machine, width
@@ -130,27 +130,9 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     kernel = sheet.kernel
     waves = blocks / machine.cores
     idle = np.ceil(waves) / waves
-    stored, steps = count.total(count.stored), count.total(count.steps)
-    memory, loaded = stored, np.zeros((1, 1))
+    steps = count.total(count.steps)
     resident, product = _resident(sheet, machine), _multiplies(kernel)
-    for tensor in kernel.tensors:
-        if tensor.name not in count.loaded:
-            continue
-        asked = count.total(count.loaded[tensor.name])
-        sized = [size_of(d, sizes) for group in tensor.layout for d in group if not isinstance(d, Parts)]
-        once = np.minimum(asked, prod(sized) * width(tensor.dtype) * _copies(count, tensor.layout))
-        turns = np.minimum(asked / once, np.maximum(1.0, waves / machine.reload_waves))
-        again = np.where(once <= machine.near_bytes, 1.0, turns)
-        passes = count.passes[tensor.name]
-        if passes > 1 and machine.kind == "cuda":  # what blocks go over again must stay in the last cache
-            held = asked / passes / blocks * np.minimum(blocks, machine.cores * resident)
-            again = np.where(held > 0.6 * machine.near_bytes, np.maximum(again, passes), again)
-        if machine.kind == "cuda" and not product:
-            lost = machine.short_run * count.total(count.pieces[tensor.name]) / asked
-            again = again * (1 + np.minimum(0.5, lost))
-        memory = memory + once * again
-        loaded = loaded + asked
-    loaded = loaded + stored
+    memory, loaded = _traffic(count, sizes, machine, resident, product)
     busy = np.minimum(1.0, blocks / (machine.cores * 0.5))
     moving = np.maximum(memory / machine.memory, loaded / machine.near) / busy
     waiting = _waiting(count, steps, memory, loaded, resident, machine, product)
@@ -204,6 +186,33 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     return Costs(listed[0], listed[1], listed[2], listed[3], listed[4], listed[5], counted, machine.launch)
 
 
+def _traffic(
+    count: Count, sizes: Mapping[Dim, int], machine: Machine, resident: Counts, product: bool
+) -> tuple[Reals, Reals]:
+    """Bytes that cross the memory bus, and bytes that blocks ask for and store."""
+    blocks, waves = count.blocks, count.blocks / machine.cores
+    stored = count.total(count.stored)
+    memory, loaded = stored, np.zeros((1, 1))
+    for tensor in count.sheet.kernel.tensors:
+        if tensor.name not in count.loaded:
+            continue
+        asked = count.total(count.loaded[tensor.name])
+        sized = [size_of(d, sizes) for group in tensor.layout for d in group if not isinstance(d, Parts)]
+        once = np.minimum(asked, prod(sized) * width(tensor.dtype) * _copies(count, tensor.layout))
+        turns = np.minimum(asked / once, np.maximum(1.0, waves / machine.reload_waves))
+        again = np.where(once <= machine.near_bytes, 1.0, turns)
+        passes = count.passes[tensor.name]
+        if passes > 1 and machine.kind == "cuda":  # what blocks go over again must stay in the last cache
+            held = asked / passes / blocks * np.minimum(blocks, machine.cores * resident)
+            again = np.where(held > 0.6 * machine.near_bytes, np.maximum(again, passes), again)
+        if machine.kind == "cuda" and not product:
+            lost = machine.short_run * count.total(count.pieces[tensor.name]) / asked
+            again = again * (1 + np.minimum(0.5, lost))
+        memory = memory + once * again
+        loaded = loaded + asked
+    return memory, loaded + stored
+
+
 def _shared(compute: Sequence[Reals], count: Count, machine: Machine) -> Reals:
     """Seconds that warp groups work: the products of one run beside what another computes, which several
     warps keep busier than one block's could; each turn costs some waiting."""
@@ -240,13 +249,18 @@ def _waiting(
     return np.where(loaded > 0, latency * loaded / flying, 0.0)
 
 
-def _widest(sheet: Sheet) -> Counts:
-    """Elements of the largest tile of a block."""
+def _tiles(sheet: Sheet) -> dict[Index, Counts]:
+    """The tile of every index of a kernel."""
     tiles = dict(sheet.tiles)
     stretches = iter(sheet.loops)
     for loop in (s for s in statements(sheet.kernel.body) if isinstance(s, Loop)):
         tiles[loop.index] = next(stretches).tiles
-    one = np.ones((1, 1), np.int64)
+    return tiles
+
+
+def _widest(sheet: Sheet) -> Counts:
+    """Elements of the largest tile of a block."""
+    tiles, one = _tiles(sheet), np.ones((1, 1), np.int64)
     found = one
     for statement in statements(sheet.kernel.body):
         if not isinstance(statement, Store | Measure | Loop):
@@ -260,10 +274,7 @@ def _resident(sheet: Sheet, machine: Machine) -> Counts:
     one = np.ones((1, 1), np.int64)
     if machine.kind == "cpu":
         return one
-    tiles = dict(sheet.tiles)
-    stretches = iter(sheet.loops)
-    for loop in (s for s in statements(sheet.kernel.body) if isinstance(s, Loop)):
-        tiles[loop.index] = next(stretches).tiles
+    tiles = _tiles(sheet)
     shared = carried = largest = 0 * one
     # A tile with an accumulator's indices is on its way into it and takes no room of its own.
     accumulated = {frozenset(s.axes) for s in statements(sheet.kernel.body) if isinstance(s, Carry)}

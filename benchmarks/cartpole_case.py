@@ -26,7 +26,20 @@ class Case:
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def graphed(run: Callable[[], Any]) -> Callable[[], Any]:
+@dataclass(frozen=True)
+class Graphed:
+    """A run in a CUDA graph. A graph knows addresses: what the run reads lives as long as the run is kept."""
+
+    run: Callable[[], Any]
+    graph: Any
+    results: Any
+
+    def __call__(self) -> Any:
+        self.graph.replay()
+        return self.results
+
+
+def graphed(run: Callable[[], Any]) -> Graphed:
     """A run captured in a CUDA graph, after it has run twice: what is timed is the device's work, not
     Python's."""
     stream = torch.cuda.Stream()
@@ -38,9 +51,4 @@ def graphed(run: Callable[[], Any]) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kept = run()
-
-    def replay() -> Any:
-        graph.replay()
-        return kept
-
-    return replay
+    return Graphed(run, graph, kept)

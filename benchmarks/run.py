@@ -26,6 +26,7 @@ from rich.table import Table
 from benchmarks.case import Case, Sizes, points_of
 from benchmarks.compiling import ABLATIONS
 from benchmarks.jobs import Job, local, remote
+from benchmarks.peers import peers_of
 from benchmarks.runner import DTYPES, Options, Record
 from benchmarks.suites import SUITES
 from cleave.errors import Invalid
@@ -50,6 +51,7 @@ class Run:
     peers_from: Path | None = None
     sweep: float | None = None
     ablations: Sequence[str] = ()
+    only: Sequence[str] = ()
     resume: bool = False
     jobs: int = 0
     cold: bool = False
@@ -61,7 +63,7 @@ class Run:
             if what not in ABLATIONS:
                 raise Invalid(f"there is no ablation {what!r}", hint=f"one of {', '.join(ABLATIONS)}")
         sweep = (20.0 if self.peers == "full" else 0.0) if self.sweep is None else self.sweep
-        return Options(self.target, self.peers, self.budget, sweep, tuple(self.ablations))
+        return Options(self.target, self.peers, self.budget, sweep, tuple(self.ablations), tuple(self.only))
 
 
 def run_suite(suite: str, **asked: Any) -> int:
@@ -69,6 +71,7 @@ def run_suite(suite: str, **asked: Any) -> int:
     if suite not in SUITES:
         raise Invalid(f"no suite {suite!r}", hint=f"there is {', '.join(SUITES)}")
     run = Run(**asked)
+    check_peers(suite, run)
     console = Console(width=160)
     records = before(run, suite)
     jobs = jobs_of(suite, run, {key_of(r) for r in records})
@@ -89,6 +92,15 @@ def run_suite(suite: str, **asked: Any) -> int:
         f"{len(ours) - len(wrong)} of {len(ours)} points correct; {time.perf_counter() - began:.0f} s"
     )
     return len(wrong)
+
+
+def check_peers(suite: str, run: Run) -> None:
+    """`Invalid` for the name of a peer that no case of the suite has."""
+    cases = [(case, next((p[0] for p in case.points.values() if p), {})) for case in SUITES[suite]]
+    names = {peer.name for case, sizes in cases for peer in peers_of(case, sizes, run.target, "full")}
+    for name in run.only:
+        if name not in names:
+            raise Invalid(f"there is no peer {name!r}", hint=f"one of {', '.join(sorted(names))}")
 
 
 def measured(run: Run, jobs: Sequence[Job]) -> Generator[list[Record]]:

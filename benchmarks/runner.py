@@ -46,6 +46,9 @@ MOST_SET_BYTES, MOST_KEPT_BYTES = 4 << 30, 1 << 30
 """Of larger inputs there is one set; of smaller ones what the next point can use again is kept."""
 LEAST_FREE = 0.4
 """The share of a GPU's memory that is kept free between implementations."""
+TUNED = " tuned"
+"""Ends the name of a peer's row at its best setting."""
+
 MOST_COMPILES = 100
 """Of one function by torch.compile in one process: FlexAttention is compiled for each of its settings."""
 
@@ -55,13 +58,15 @@ Record = dict[str, Any]
 @dataclass(frozen=True)
 class Options:
     """What a run is asked for. `peers` is none, quick or full; `sweep` are seconds for the settings of one
-    peer at one point; `ablations` are what to leave out, each as an implementation of its own."""
+    peer at one point; `ablations` are what to leave out, each as an implementation of its own; where `only`
+    names peers, no others are measured."""
 
     target: str
     peers: str = "quick"
     budget: float = 0.5
     sweep: float = 0.0
     ablations: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     repeats: int = 50
 
     @property
@@ -184,11 +189,10 @@ class Runner:
             point = Point(sizes, sets, [self._reference(sizes, inputs) for inputs in sets])
             point.check("eager", self.case.function)
             self._free()
-            known = {r["implementation"] for r in reused}
-            for peer in peers_of(self.case, sizes, self.options.target, self.options.peers):
-                if peer.name not in known:
-                    self._peer(peer, point)
-                    self._free()
+            reused = [r for r in reused if r["implementation"].removesuffix(TUNED) not in self.options.only]
+            for peer in self._peers(sizes, {r["implementation"] for r in reused}):
+                self._peer(peer, point)
+                self._free()
             for what in self.options.ablations:
                 self._ours(point, f"cleave {what}", lambda what=what: self._without(sizes, sets[0], what))
             self._ours(point, "cleave", lambda: self._jit(sizes, sets[0]))
@@ -199,6 +203,13 @@ class Runner:
         del point
         self._forget(sets)
         return records
+
+    def _peers(self, sizes: Sizes, known: set[str]) -> list[Peer]:
+        """The peers to measure now: those asked for by name, or all that no earlier run knows."""
+        only = self.options.only
+        effort = "full" if only else self.options.peers
+        every = peers_of(self.case, sizes, self.options.target, effort)
+        return [p for p in every if (p.name in only if only else p.name not in known)]
 
     def _ours(self, point: Point, name: str, made: Callable[[], Callable[..., object]]) -> None:
         try:
@@ -275,7 +286,7 @@ class Runner:
         best = self._swept(call if first.correct else None, settings, point)
         if best is not None:
             setting, call, tried = best
-            point.check(f"{peer.name} tuned", call).notes |= {"setting": setting, "tried": tried}
+            point.check(f"{peer.name}{TUNED}", call).notes |= {"setting": setting, "tried": tried}
 
     def _swept(
         self,

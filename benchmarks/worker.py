@@ -27,9 +27,8 @@ class Worker:
         if message["do"] == "prepare":
             case = next(c for c in SUITES[message["suite"]] if c.name == message["case"])
             options = message["options"]
-            self.runner = Runner(
-                case, message["dtype"], Options(**{**options, "ablations": tuple(options["ablations"])})
-            )
+            several = {name: tuple(options[name]) for name in ("ablations", "only")}
+            self.runner = Runner(case, message["dtype"], Options(**{**options, **several}))
             self.runner.prepare(message["points"])
             return {}
         assert self.runner is not None

@@ -190,6 +190,20 @@ def test_settings_are_swept_and_wrong_ones_left_out(monkeypatch):
     assert run.best_peer(records)["implementation"] in ("library tuned", "eager")
 
 
+def test_a_peer_asked_for_alone_is_measured_again_and_others_are_taken(monkeypatch):
+    monkeypatch.setattr(runner, "peers_of", lambda *_: [Peer(n, lambda: iter([("", halves)])) for n in "ab"])
+    old = {"seconds": 1.0, "eager_seconds": 1.0, "failure": "", "date": "2026-01-01"}
+    reused = [{**old, "implementation": name} for name in ("a", "a tuned", "c")]
+    records = Runner(CASE, "f32", Options("cpu", budget=0.001, only=("a",))).measure(
+        "decode", {"S": 3, "N": 8}, reused
+    )
+    assert {r["implementation"]: "reused" in r for r in records} == {
+        "eager": False, "cleave": False, "a": False, "c": True,
+    }  # fmt: skip
+    with pytest.raises(Invalid, match="no peer 'flash'"):
+        run.run_suite("paper", target="cpu", only=["flash"])
+
+
 def test_a_wrong_peer_is_never_the_best():
     records = [
         {"implementation": "eager", "seconds": 2.0, "failure": ""},

@@ -115,3 +115,15 @@ def test_split_and_merge_in_one_launch(shape: tuple[int, int, int]) -> None:
         graph.replay()
     torch.cuda.synchronize()
     assert all(torch.equal(other, y) for other in replayed)
+
+
+def test_a_graph_of_a_study_keeps_what_its_run_reads():
+    from benchmarks.cartpole_case import graphed
+
+    def made():
+        x = torch.arange(64.0, device="cuda")
+        return graphed(lambda: x + 1.0)
+
+    call = made()
+    others = [torch.full((64,), 7.0, device="cuda") for _ in range(1000)]
+    assert torch.equal(call(), torch.arange(1.0, 65.0, device="cuda")) and others

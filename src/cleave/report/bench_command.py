@@ -65,6 +65,7 @@ Raw = Annotated[Path | None, typer.Option("--json", help="Write raw results here
 BUDGET = "Seconds of timing per point (0.5); of the whole of 'cartpole' (235) and 'fusion' (90)."
 PEERS = "Which peers: none, quick ones, or full (all, with their own knobs swept)."
 FROM = "Take the peers' times from the file of an earlier run on such a device, scaled by eager's time."
+ONLY = "Measure this peer alone, again if --peers-from has it; may be given several times."
 SWEEP = "Seconds for the settings of one peer at one point (20 with --peers full, else 0)."
 JOBS = "Processes that compile while one measures (1: none, all in this one; 0: by target)."
 RESUME = "Keep the points that the --json file has."
@@ -89,6 +90,7 @@ def register(app: typer.Typer) -> None:
         budget: Annotated[float | None, typer.Option(help=BUDGET)] = None,
         peers: Annotated[Peers, typer.Option(help=PEERS)] = Peers.quick,
         peers_from: Annotated[Path | None, typer.Option(help=FROM, metavar="FILE")] = None,
+        peer: Annotated[list[str] | None, typer.Option("--peer", help=ONLY)] = None,
         sweep: Annotated[float | None, typer.Option(help=SWEEP, min=0.0)] = None,
         ablation: Annotated[list[Ablation] | None, typer.Option("--ablation", help=WITHOUT)] = None,
         resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
@@ -145,6 +147,7 @@ def register(app: typer.Typer) -> None:
             peers_from=peers_from,
             sweep=sweep,
             ablations=[a.value for a in ablation or ()],
+            only=peer or (),
             resume=resume,
             jobs=jobs,
             cold=cold,

@@ -225,7 +225,7 @@ def test_steps_of_others_do_not_help(data: st.DataObject) -> None:
     """The steps of one certificate, under the programs of another."""
     one, two = (parse(certificate(data.draw(st.sampled_from(ATTACKED)))) for _ in range(2))
     mixed = str(Certificate(one.first, two.second, one.conditions, one.steps + two.steps))
-    if accepted(mixed) is not None:
+    if accepted(mixed) is not None and not one.conditions:
         assert not refuted(parse_program(one.first), parse_program(two.second))
 
 

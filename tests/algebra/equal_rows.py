@@ -405,3 +405,62 @@ ROWS["nothing times anything"] = (
     "z[n: N] = mul(x[n], y[n])\n-> z[n]",
 )
 ROWS["masked log-sum-exp, guarded and not"] = (SEEN, MASKED_LSE, GUARDED_LSE)
+
+# Each part by both dims has a mean of its own; those of one dim's parts are merged, then the other's.
+ROWS["variance of two dims, split by both"] = (
+    "x[A, N, B]",
+    """
+    s[n: N] = sum[a: A, b: B](x[a, n, b])
+    area = mul(size(A), size(B))
+    mu[n: N] = div(s[n], area)
+    c[a: A, n: N, b: B] = sub(x[a, n, b], mu[n])
+    q[a: A, n: N, b: B] = mul(c[a, n, b], c[a, n, b])
+    ss[n: N] = sum[a: A, b: B](q[a, n, b])
+    v[n: N] = div(ss[n], area)
+    -> mu[n], v[n]
+    """,
+    """
+    sum1[q: parts(B), p: parts(A), n: N] = sum[a: part(A), b: part(B)](x[join(p, a), n, join(q, b)])
+    sum2[p: parts(A), n: N] = sum[q: parts(B)](sum1[q, p, n])
+    s[n: N] = sum[p: parts(A)](sum2[p, n])
+    area = mul(size(A), size(B))
+    mu[n: N] = div(s[n], area)
+    id1[p: parts(A), a: part(A)] = id(1.0)
+    sum3[p: parts(A)] = sum[a: part(A)](id1[p, a])
+    max1[p: parts(A)] = max(sum3[p], 1.0)
+    id2[q: parts(B), b: part(B)] = id(1.0)
+    sum4[q: parts(B)] = sum[b: part(B)](id2[q, b])
+    max2[q: parts(B)] = max(sum4[q], 1.0)
+    mul1[q: parts(B), p: parts(A)] = mul(max1[p], max2[q])
+    u[q: parts(B), p: parts(A), n: N] = div(sum1[q, p, n], mul1[q, p])
+    d[q: parts(B), p: parts(A), n: N, a: part(A), b: part(B)] = sub(x[join(p, a), n, join(q, b)], u[q, p, n])
+    e[q: parts(B), p: parts(A), n: N, a: part(A), b: part(B)] = mul(d[q, p, n, a, b], d[q, p, n, a, b])
+    sum5[q: parts(B), p: parts(A), n: N] = sum[a: part(A), b: part(B)](e[q, p, n, a, b])
+    sum6[q: parts(B), p: parts(A), n: N] = sum[a: part(A), b: part(B)](d[q, p, n, a, b])
+    mul3[p: parts(A)] = mul(max1[p], size(B))
+    div2[p: parts(A), n: N] = div(sum2[p, n], mul3[p])
+    sub2[q: parts(B), p: parts(A), n: N] = sub(u[q, p, n], div2[p, n])
+    mul4[q: parts(B), p: parts(A), n: N] = mul(sum6[q, p, n], sub2[q, p, n])
+    mul5[q: parts(B), p: parts(A), n: N] = mul(mul4[q, p, n], 2.0)
+    add1[q: parts(B), p: parts(A), n: N] = add(sum5[q, p, n], mul5[q, p, n])
+    dot1[q: parts(B), p: parts(A)] = contract[a: part(A), b: part(B)](id1[p, a], id2[q, b])
+    mul6[q: parts(B), p: parts(A), n: N] = mul(sub2[q, p, n], sub2[q, p, n])
+    mul7[q: parts(B), p: parts(A), n: N] = mul(dot1[q, p], mul6[q, p, n])
+    add2[q: parts(B), p: parts(A), n: N] = add(add1[q, p, n], mul7[q, p, n])
+    sum7[p: parts(A), n: N] = sum[q: parts(B)](add2[q, p, n])
+    mul8[q: parts(B), p: parts(A), n: N] = mul(dot1[q, p], sub2[q, p, n])
+    add3[q: parts(B), p: parts(A), n: N] = add(sum6[q, p, n], mul8[q, p, n])
+    sum8[p: parts(A), n: N] = sum[q: parts(B)](add3[q, p, n])
+    sub3[p: parts(A), n: N] = sub(div2[p, n], mu[n])
+    mul9[p: parts(A), n: N] = mul(sum8[p, n], sub3[p, n])
+    mul10[p: parts(A), n: N] = mul(mul9[p, n], 2.0)
+    add4[p: parts(A), n: N] = add(sum7[p, n], mul10[p, n])
+    mul11[p: parts(A)] = mul(sum3[p], size(B))
+    mul12[p: parts(A), n: N] = mul(sub3[p, n], sub3[p, n])
+    mul13[p: parts(A), n: N] = mul(mul11[p], mul12[p, n])
+    add5[p: parts(A), n: N] = add(add4[p, n], mul13[p, n])
+    ss[n: N] = sum[p: parts(A)](add5[p, n])
+    v[n: N] = div(ss[n], area)
+    -> mu[n], v[n]
+    """,
+)

@@ -158,3 +158,19 @@ FINITE = {
     ),
 }
 """Pairs that look like those above, where nothing is infinite: a Yes, both ways."""
+
+LEAST = {
+    "least and largest of -inf in a part that may be empty": (
+        INPUTS,
+        "m[p: parts(K)] = max[k: part(K)](-inf)\ne[p: parts(K)] = exp(m[p])\n-> e[p]",
+        "m[p: parts(K)] = min[k: part(K)](-inf)\ne[p: parts(K)] = exp(m[p])\n-> e[p]",
+    ),
+    "a part's least of what is masked everywhere": (
+        INPUTS,
+        "t[k: K] = xor(g[k], g[k])\nl[k: K] = select(t[k], x[k], -inf)\n"
+        "m[p: parts(K)] = max[k: part(K)](l[join(p, k)])\ne[p: parts(K)] = exp(m[p])\n-> e[p]",
+        "t[k: K] = xor(g[k], g[k])\nl[k: K] = select(t[k], x[k], -inf)\n"
+        "m[p: parts(K)] = min[k: part(K)](l[join(p, k)])\ne[p: parts(K)] = exp(m[p])\n-> e[p]",
+    ),
+}
+"""The least of -inf in a part: inf where that is empty. Never a Yes."""

@@ -12,6 +12,7 @@ import random
 from collections.abc import Sequence
 
 from algebra.random_rewrites import (
+    LAWS,
     Law,
     bound_of,
     floating,
@@ -19,10 +20,13 @@ from algebra.random_rewrites import (
     inner,
     kind_of,
     mapped,
+    negated,
     plain,
     reduced,
     something,
 )  # fmt: skip
+from algebra.random_sorts import NAN, free_of
+from algebra.random_steps import PARTIAL, exact
 from cleave.ir.dims import Atom, Dim, Gather, Index, Join, Part, Parts, Term, Union, extent, term, var
 from cleave.ir.ops import (
     Access,
@@ -123,6 +127,21 @@ def _division_apart(n: Node, rng: random.Random) -> Access | None:
     if fn_of(n) != "div" or fn_of(n.args[1].node) != "add":
         return None
     return _on(n, "add", *(_on(n, "div", n.args[0], x) for x in inner(n.args[1])))
+
+
+def _not_exact(n: Node, rng: random.Random) -> Access | None:
+    """A law of numbers where there may be none."""
+    names = [name for name in PARTIAL if name != "over and times" and not exact(name, n)]
+    for name in rng.sample(names, len(names)):
+        found = LAWS[name](n, rng)
+        if found is not None:
+            return found
+    return None
+
+
+def _negated(n: Node, rng: random.Random) -> Access | None:
+    """A comparison as what its opposite is not, where one value may be NaN."""
+    return None if all(free_of(a, NAN) for a in n.args) else negated(n)
 
 
 # Another operation, number or size.
@@ -352,6 +371,8 @@ FAULTS: dict[str, Law] = {
     "factor with the index": _bound_factor,
     "contraction apart": _contracted_apart,
     "division apart": _division_apart,
+    "not finite": _not_exact,
+    "negated": _negated,
     "another operation": _other_fn,
     "another reduction": _other_kind,
     "another number": _other_number,

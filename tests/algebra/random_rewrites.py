@@ -1,16 +1,17 @@
-"""Random rewrites of random programs by laws that hold: what the prover must never deny.
+"""Laws that hold, for random programs: what the prover must never deny.
 
 A law is a function from a node, and a source of chance, to an access that stands for the node from then on,
-or nothing if it says nothing about the node.
+or nothing if it says nothing about the node. `random_steps` says where a law is applied.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from algebra.random_programs import INPUTS, Drawn
+from algebra.random_programs import INPUTS
+from algebra.random_sorts import NAN, free_of
 from cleave.ir.dims import Atom, Index, Join, Part, Parts, Term, Union, extent, term, var
 from cleave.ir.ops import (
     Access,
@@ -28,59 +29,8 @@ from cleave.ir.ops import (
     reduce_node,
     size,
 )  # fmt: skip
-from cleave.ir.program import Program
-from cleave.ir.rewrite import Replaced, replace_arguments, replace_nodes, rewrite
 
 Law = Callable[[Node, random.Random], Access | None]
-
-
-def rewritten(seed: str, length: int = 9) -> tuple[Program, Program, list[str]]:
-    """A random program, the same after 1 to 5 laws at random places, and the names of the laws. A choice as a
-    blend is left out: it is not defined where the other branch is infinite."""
-    rng = random.Random(seed)
-    program = Drawn(seed).program(length)
-    laws = {name: law for name, law in LAWS.items() if name != "select blended"}
-    new, used = apply_laws(program, laws, rng.randint(1, 5), rng)
-    return program, new, used
-
-
-def apply_laws(
-    program: Program, laws: Mapping[str, Law], count: int, rng: random.Random
-) -> tuple[Program, list[str]]:
-    """The program after `count` of the laws at random places (fewer if they fit nowhere), and their names."""
-    used: list[str] = []
-    for _ in range(count):
-        program, name = apply_law(program, laws, rng)
-        if name:
-            used.append(name)
-    return program, used
-
-
-def apply_law(
-    program: Program, laws: Mapping[str, Law], rng: random.Random, general: frozenset[str] | None = None
-) -> tuple[Program, str]:
-    """The program after one of the laws at a random place, and its name; no name if none was found to fit.
-    Laws that say something of any value are tried first only now and then."""
-    general = GENERAL if general is None else general
-    nodes = [n for n in program.nodes if n not in program.inputs]
-    special = [name for name in sorted(laws) if name not in general]
-    rest = [name for name in sorted(laws) if name in general]
-    rng.shuffle(nodes)
-    for some in (special, rest) if rng.random() < 0.65 else (rest, special):
-        rng.shuffle(some)
-        for place in nodes:
-            for name in some:
-                found = laws[name](place, rng)
-                if found is not None and found != place.read():
-                    return replace_nodes(program, _placed(program, place, found)), name
-    return program, ""
-
-
-def _placed(program: Program, place: Node, found: Access) -> dict[Node, Access]:
-    def visit(node: Node, replaced: Replaced) -> Access:
-        return found if node is place else replace_arguments(node, replaced).read()
-
-    return rewrite((o.node for o in program.outputs), visit)
 
 
 def fn_of(node: Node) -> str:
@@ -212,12 +162,17 @@ _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "
 
 def _flipped(n: Node, rng: random.Random) -> Access | None:
     fn = fn_of(n)
-    if fn not in _FLIPPED:
-        return None
-    a, b = n.args
-    if rng.random() < 0.5:
-        return mapped(_FLIPPED[fn], n.axes, b, a, dtype="bool")
-    return _not(mapped(_OPPOSITE[fn], n.axes, a, b, dtype="bool"), n)
+    return mapped(_FLIPPED[fn], n.axes, *n.args[::-1], dtype="bool") if fn in _FLIPPED else None
+
+
+def negated(n: Node) -> Access | None:
+    """A comparison as what its opposite is not. With NaN both are false."""
+    fn = fn_of(n)
+    return _not(mapped(_OPPOSITE[fn], n.axes, *n.args, dtype="bool"), n) if fn in _OPPOSITE else None
+
+
+def _negated(n: Node, rng: random.Random) -> Access | None:
+    return negated(n) if all(free_of(a, NAN) for a in n.args) else None
 
 
 def _morgan(n: Node, rng: random.Random) -> Access | None:
@@ -465,6 +420,7 @@ LAWS: dict[str, Law] = {
     "distributed": _pointwise("mul", _distributed),
     "pushed into a sum": _pointwise("mul", _pushed),
     "comparison flipped": _flipped,
+    "comparison negated": _negated,
     "de Morgan": _morgan,
     "doubled": _doubled,
     "log of exp": _log_exp,

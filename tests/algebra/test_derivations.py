@@ -17,6 +17,7 @@ import pytest
 from benchmarks.wanted import FOLDER, load
 
 from algebra_values import inputs_for
+from cleave.algebra import share
 from cleave.algebra.chain import Law, start
 from cleave.algebra.equal import answer
 from cleave.algebra.search import search
@@ -223,3 +224,32 @@ def test_names_are_given_to_all_values_and_those_taken_are_not_made_up() -> None
     called, lines = printed(bare, ["mul1", "mul2"])
     assert set(called.names.values()) == {"mul3", "out"}
     assert "\n".join(lines) == print_program(called).rstrip()
+
+
+def test_steps_say_which_values_their_laws_are_about() -> None:
+    """A value computed once, where the user guards one of two, and a row by its parts."""
+    own = parse_program("""
+program both(x: f32[N, K]) {
+  m[n: N]: f32 = max[k: K](x[n, k])
+  d[n: N, k: K]: f32 = sub(x[n, k], m[n])
+  e[n: N, k: K]: f32 = exp(d[n, k])
+  s[n: N]: f32 = sum[k: K](e[n, k])
+  p[n: N, k: K]: f32 = div(e[n, k], s[n])
+  a[n: N]: f32 = abs(m[n])
+  q[n: N]: bool = eq(a[n], inf)
+  g[n: N]: f32 = select(q[n], 0.0, m[n])
+  h[n: N, k: K]: f32 = sub(x[n, k], g[n])
+  f[n: N, k: K]: f32 = exp(h[n, k])
+  t[n: N]: f32 = sum[k: K](f[n, k])
+  l[n: N]: f32 = log(t[n])
+  z[n: N]: f32 = add(l[n], g[n])
+  return p[n, k], z[n]
+}
+""")
+    steps = [s for c in search(own).candidates for s in c.derivation]
+    once = next(s for s in steps if s.law == share.LAW)
+    assert once.given == (
+        "g is m where that is finite, so d = h, e = f, s = t; "
+        "m - m is 0 there, else NaN, as the user's value is"
+    )
+    assert any(s.given.startswith("u is g; p is finite") for s in steps)

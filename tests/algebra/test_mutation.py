@@ -51,6 +51,7 @@ NEEDED = {
     "magnitude": "root of a square",
     "implied": "masked, split with guarded maxima of parts",
     "excluded": "masks that exclude each other",
+    "finite": "variance of two dims, split by both",
     "sum-open": "three products in another order",
     "sum-part": "safe and unsafe",
     "sum-size": "variance in one pass",

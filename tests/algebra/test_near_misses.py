@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algebra.near_forms import FORMS, SQUARE, X
-from algebra.near_infinite import FINITE, INPUTS, NAN, TRUTHS
+from algebra.near_infinite import FINITE, INPUTS, LEAST, NAN, TRUTHS
 from algebra.near_more import INFINITE, MORE
 from algebra.near_more import UNDEFINED as NOWHERE
 from algebra.near_rows import ROWS
@@ -40,9 +40,9 @@ def test_what_is_not_defined_where_the_first_is_has_conditions(name: str) -> Non
     assert proof.answer == "yes-if" and proof.conditions
 
 
-@pytest.mark.parametrize("name", INFINITE)
+@pytest.mark.parametrize("name", [*INFINITE, *LEAST])
 def test_an_infinity_is_no_reason_not_to_be_defined(name: str) -> None:
-    inputs, one, two = INFINITE[name]
+    inputs, one, two = {**INFINITE, **LEAST}[name]
     a, b = program(inputs, one), program(inputs, two)
     assert refuted(a, b), "the pair is no near miss"
     assert prove(a, b).answer != "yes" and prove(a, a).answer == prove(b, b).answer == "yes"

@@ -9,6 +9,7 @@ import pytest
 from algebra.pairs import program, refuted
 from cleave.algebra import opinion
 from cleave.algebra.opinion import Meaning, Point, compare, look, points
+from cleave.errors import Unsupported
 from cleave.ir.dims import Parts, size_of
 from cleave.ir.ops import Input, Scalar
 from cleave.ir.program import Program
@@ -99,10 +100,13 @@ def test_what_rounding_leaves_of_an_integer_is_one() -> None:
 
 def test_what_needs_hundreds_of_digits_is_computed_with_them() -> None:
     """log(1 + exp(-c)) is about exp(-c), not 0."""
-    text = "n[i: N] = neg(x[i])\nm[i: N] = {}(n[i], 700.0)\ne[i: N] = exp(m[i])\nf[i: N] = exp(e[i])\n"
-    a = program("x[N]", text.format("sub") + "l[i: N] = log(f[i])\ny[i: N] = log(l[i])\n-> y[i]")
-    b = program("x[N]", text.format("sub") + "y[i: N] = id(m[i])\n-> y[i]")
-    assert not refuted(a, b)
+    text = "n[i: N] = neg(x[i])\nm[i: N] = sub(n[i], {}.0)\ne[i: N] = exp(m[i])\nf[i: N] = exp(e[i])\n"
+    for less, computed in ((700, True), (7000, False)):  # the latter would need thousands
+        a = program("x[N]", text.format(less) + "l[i: N] = log(f[i])\ny[i: N] = log(l[i])\n-> y[i]")
+        b = program("x[N]", text.format(less) + "y[i: N] = id(m[i])\n-> y[i]")
+        seen = [look(a, b, point) for point in points(a, b, count=6)]
+        assert not any(found.difference for found in seen)
+        assert all((found.seen > 0) == computed for found in seen)
 
 
 def test_a_piece_may_be_read_at_the_place_in_the_whole() -> None:
@@ -128,3 +132,48 @@ def test_numbers_that_differ_in_a_late_digit_are_told_apart() -> None:
         texts = opinion.told_apart(one, other)
     assert texts[0] != texts[1]
     assert opinion.told_apart(mpmath.mpf(1), mpmath.mpf(2)) == ("1.0", "2.0")
+
+
+TWICE = """
+y[p: parts(A), i: part(A)] = id(x[join(p, i)])
+z[p: parts(A), q: parts(A)] = sum[i: part(A)]({})
+w = sum[p: parts(A), q: parts(A)](z[p, q])
+-> w
+"""
+
+
+@pytest.mark.parametrize("read", ["y[q, i]", "x[join(q, i)]"])
+def test_a_node_may_have_the_same_parts_twice(read: str) -> None:
+    """What stands beside an index says in which part it runs, as what it is joined with does."""
+    a = program("x[A]", TWICE.format(read))
+    whole = "s = sum[a: A](x[a])\nw = mul(s, size(parts(A)))\n-> w"
+    assert not refuted(a, program("x[A]", whole), count=8)
+    for point in points(a, count=6):
+        cuts = {dim.of: parts for dim, parts in point.partitions.items() if isinstance(dim, Parts)}
+        expected = evaluate(a, arrays(a, point)[0], dict(point.sizes), cuts)
+        assert np.isclose(float(Meaning(a, point).at(a.outputs[0], ())), expected["w"], rtol=1e-9)
+
+
+def test_where_nothing_tells_the_part_it_is_said() -> None:
+    a = program("x[A]", TWICE.format("1.0"))
+    with pytest.raises(Unsupported, match="nothing tells in which of the parts it runs"):
+        refuted(a, a)
+
+
+def test_ties_are_seen() -> None:
+    """Two values that differ by rounding alone are level; some points have entries that are."""
+    text = "p[n: N, m: N] = {}({}, x[m])\nz[n: N, m: N] = select(p[n, m], x[n], 7.0)\n-> z[n, m]"
+    long = "e[n: N] = exp(x[n])\nl[n: N] = log(e[n])\n"
+    for fn in ("lt", "le", "gt", "ge", "eq", "ne"):
+        a = program("x[N]", text.format(fn, "x[n]"))
+        assert not refuted(a, program("x[N]", long + text.format(fn, "l[n]")))
+    text = "p[n: N] = {}(x[n], y[n])\nz[n: N] = select(p[n], x[n], 7.0)\n-> z[n]"
+    lower, upper = (program("x[N], y[N]", text.format(fn)) for fn in ("lt", "le"))
+    assert refuted(lower, upper)
+
+
+def test_zeros_are_among_the_values() -> None:
+    a = program("x[N]", "y[n: N] = mul(x[n], 1.0)\n-> y[n]")
+    b = program("x[N]", "p[n: N] = eq(x[n], 0.0)\ny[n: N] = select(p[n], 1.0, x[n])\n-> y[n]")
+    found = refuted(a, b)
+    assert "is 0.0 against 1.0" in found

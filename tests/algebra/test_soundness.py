@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from algebra.random_faults import FAULTS
-from algebra.random_pairs import draw, judge
-from algebra.random_programs import INFINITE, KINDS
+from algebra.random_pairs import Pair, draw, judge
+from algebra.random_programs import INFINITE
 from algebra.random_rewrites import LAWS
+from algebra.wrong_pairs import WRONG, wrong
 from cleave.ir.text import print_program
 
 ROOT = Path(__file__).parents[2]
@@ -47,22 +48,10 @@ def test_what_is_proved_is_true_of_many(block: int) -> None:
     assert answers["sound yes"] + answers["sound yes-if"] >= 0.9 * 1000
 
 
-FAULTY = (
-    ("7", 14219, False),  # the largest of what is inf for an empty part, as a softmax' argument
-    ("7", 32553, False),  # a sum of maxima, -inf if a part is empty, in an exponent
-    ("8", 20484, False),  # 1 / inf is 0, and exp(-inf) divided by
-    ("f2", 6393, True),  # a maximum of a constant, scaled by a negative number, in an exponent
-    ("8", 3243, False),  # exponentials of exponentials: once no end
-    ("f2", 6069, True),  # a proof that looked at too many cases
-)
-"""Pairs that were proved wrongly, or that took too long, and whether they are of programs with infinities."""
-
-
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(("seed", "number", "infinite"), FAULTY)
-def test_what_was_wrong_is_not(seed: str, number: int, infinite: bool) -> None:
-    pair = draw(seed, number, kinds=INFINITE if infinite else KINDS)
-    verdict = judge(pair, points=2)
+@pytest.mark.parametrize("name", WRONG)
+def test_what_was_wrong_is_not(name: str) -> None:
+    verdict = judge(Pair(name, *wrong(name), (), "a law that does not hold"), points=2)
     assert not verdict.fault
     assert verdict.answer != "yes"
 

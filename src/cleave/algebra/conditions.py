@@ -41,21 +41,34 @@ class Needs:
     found: dict[str, Need] = field(default_factory=dict[str, Need])
     reads: list[tuple[int, Node, Demand]] = field(default_factory=list[tuple[int, Node, Demand]])
     """What each output certainly reads, by its number, of the nodes that need something."""
-    _twins: frozenset[str] | None = None
+    _twins: Held | None = None
 
-    def sure(self) -> frozenset[str]:
-        """The keys of needs that hold wherever the output is a number."""
-        return frozenset(key for key, need in self.found.items() if not need.loose)
+    def sure(self) -> Held:
+        """The needs that hold wherever the output is a number."""
+        return Held([need for need in self.found.values() if not need.loose])
 
-    def twins(self) -> frozenset[str]:
-        """The keys of what is done to which values, wherever the output is a number."""
+    def twins(self) -> Held:
+        """What is done to which values, wherever the output is a number."""
         if self._twins is None:
-            self._twins = frozenset(
-                twin.key
-                for output, node, demand in self.reads
-                for twin in _twins(node, demand, self.forms, output) or ()
-            )
+            found = [_twins(node, demand, self.forms, output) for output, node, demand in self.reads]
+            self._twins = Held([twin for twins in found for twin in twins or ()])
         return self._twins
+
+
+class Held:
+    """Needs that are known to hold."""
+
+    def __init__(self, needs: Collection[Need]) -> None:
+        self.keys = frozenset(need.key for need in needs)
+        self.heads = frozenset(_head(need.rel, need.output, need.parts) for need in needs)
+
+    def imply(self, need: Need) -> bool:
+        """Does a need follow from one of them?"""
+        return any(
+            _need_of(rel, raw, need.output, parts).key in self.keys
+            for rel, raw, parts in _stronger(need)
+            if _head(rel, need.output, parts) in self.heads  # keys are long: they are not written for nothing
+        )
 
 
 def needs_of(program: Program, forms: Forms) -> Needs:
@@ -106,12 +119,12 @@ def missing(needed: Needs, given: Needs, same: Collection[int] = ()) -> list[Nee
     known = given.sure()
     found: dict[str, Need] = {}
     for need in needed.found.values():
-        if need.output in same or not known.isdisjoint(_stronger(need)):
+        if need.output in same or known.imply(need):
             continue
         if need.discrete or not need.made or not _has_twins(need, needed.forms, given):
             found[need.key] = need
     for need in given.found.values():
-        if need.discrete and need.output not in same and known.isdisjoint(_stronger(need)):
+        if need.discrete and need.output not in same and not known.imply(need):
             found.setdefault(need.key, need)
     return list(found.values())
 
@@ -129,16 +142,21 @@ def _placed(rel: str, raw: Raw, output: int, parts: frozenset[int]) -> list[Need
 
 
 def _need_of(rel: str, raw: Raw, output: int, parts: frozenset[int] = frozenset()) -> Need:
+    return Need(rel, raw[2], _head(rel, output, parts) + key_of(raw), raw[1], output, parts=parts)
+
+
+def _head(rel: str, output: int, parts: frozenset[int]) -> str:
+    """What the keys of needs of one kind begin with."""
     where = "".join(f" {n}" for n in sorted(parts))
-    return Need(rel, raw[2], f"{output}{where} {rel}{key_of(raw)}", raw[1], output, parts=parts)
+    return f"{output}{where} {rel}"
 
 
 _ANY: frozenset[int] = frozenset()
 _STRONGER = {"!=": ("!=", ">"), ">=": (">=", ">"), ">": (">",), "[]": ("[]",), TWIN: (TWIN,)}
 
 
-def _stronger(need: Need) -> Iterator[str]:
-    """The keys of needs that this one follows from: without its guard, of a stronger relation, for all
+def _stronger(need: Need) -> Iterator[tuple[str, Raw, frozenset[int]]]:
+    """The needs that this one follows from: without its guard, of a stronger relation, for all
     elements of the output; for one that is a choice, of one that it lets choose."""
     ways = [(need.guard, need.value), (ONE, need.value)]
     if need.claim is not None:
@@ -155,7 +173,7 @@ def _stronger(need: Need) -> Iterator[str]:
         for count in range(len(axes) + 1):
             for some in itertools.combinations(axes, count):
                 for rel, parts in itertools.product(_STRONGER[need.rel], dict.fromkeys((need.parts, _ANY))):
-                    yield _need_of(rel, ([*bound, *some], guard, value), need.output, parts).key
+                    yield rel, ([*bound, *some], guard, value), parts
 
 
 # Twins.
@@ -167,7 +185,7 @@ def _has_twins(need: Need, forms: Forms, given: Needs) -> bool:
         twins = _twins(node, demand, forms, need.output)
         if twins is None:
             return False
-        if any(given.twins().isdisjoint(_stronger(twin)) for twin in twins):
+        if not all(map(given.twins().imply, twins)):
             return False
     return True
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from cleave.algebra.bodies import Exp, Shift
+from cleave.algebra.bodies import Exp, Run, Shift
 from cleave.algebra.chain import Chain, Law
 from cleave.algebra.clusters import Product
 from cleave.algebra.folds import cut_plainly, split_from
+from cleave.algebra.frame import plain
 from cleave.algebra.pieces import Assembly
 from cleave.algebra.read import Reader, Reading, orders_of
 from cleave.ir.dims import Index, Term
@@ -99,11 +100,24 @@ def split(chain: Chain, assembly: Assembly) -> Chain:
     own = [law for kind, law in CARRIED.items() if kind in gens]
     if not own or any(outside for m in assembly.members.values() for _, outside, _ in m.terms):
         own.append(MOVED)
-    given = [o.given for o in own if o is not MOVED] or [MOVED.given]
+    given = [*_running(chain.program, assembly), *(o.given for o in own if o is not MOVED)] or [MOVED.given]
     law = Law("; ".join(o.text for o in own), "; ".join(given))
     return chain.then(cut, cut_plainly(chain.program, assembly)).then(
         law, split_from(chain.program, assembly)
     )
+
+
+def _running(program: Program, assembly: Assembly) -> list[str]:
+    """Which values the laws call `u`."""
+    found: dict[str, None] = {}
+    for state in assembly.states.values():
+        shifts = [gen for gen, _ in state.inside if isinstance(gen, Shift)]
+        for exponent in (gen for gen, _ in state.inside if isinstance(gen, Exp)):
+            shifts += [gen for _, factors in exponent.arg for gen, _ in factors if isinstance(gen, Shift)]
+        runs = [gen for shift in shifts for _, factors in shift.run for gen, _ in factors]
+        nodes = [plain(gen.access).node for gen in runs if isinstance(gen, Run)]
+        found |= {program.names[node]: None for node in nodes if node in program.names}
+    return [f"u is {', '.join(found)}"] if found else []
 
 
 def form_name(reader: Reader, choice: dict[Node, Reading]) -> str:

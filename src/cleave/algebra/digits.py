@@ -20,8 +20,12 @@ REACH = 1000
 work, too, and a number that is an exponential of an exponential has more of them than there is memory."""
 
 
+NEAREST = 6000
+"""What is nearer to 0 than `2 ** -NEAREST` is nothing beside 1 in the most digits that are computed with."""
+
+
 class TooFar(Exception):
-    """A value is made of a number that is too large to compute with."""
+    """A value is made of a number that is too large, or too near to 0, to compute with."""
 
 
 def near(value: Value) -> Value:
@@ -29,6 +33,13 @@ def near(value: Value) -> Value:
     if mpmath.isfinite(value) and value and mpmath.mag(value) > REACH:
         raise TooFar
     return value
+
+
+def felt(value: Value) -> Value:
+    """The number, if what is near 1 by so much is told from 1; else `TooFar`: `log(exp(x))` would be 0."""
+    if value and mpmath.mag(value) < -NEAREST:
+        raise TooFar
+    return near(value)
 
 
 def number(value: Any) -> Value:
@@ -76,7 +87,7 @@ def _min(values: Sequence[Value]) -> Value:
 
 def exp(x: Value) -> Value:
     """The exponential; 0 of -inf. `TooFar` where the argument is out of reach."""
-    return mpmath.mpf(0) if x == -mpmath.inf else mpmath.exp(near(x))
+    return mpmath.mpf(0) if x == -mpmath.inf else mpmath.exp(felt(x))
 
 
 def _log(x: Value) -> Value:
@@ -87,7 +98,7 @@ def power(x: Value, y: Value) -> Value:
     """A power; NaN of a negative number unless the exponent is an integer. `TooFar` where the log of the
     result is out of reach."""
     if mpmath.isfinite(x) and x and mpmath.isfinite(y):
-        near(near(y) * mpmath.mag(x))
+        near(felt(y) * mpmath.mag(x))
     return mpmath.nan if x < 0 and y != mpmath.floor(y) else mpmath.power(x, y)
 
 
@@ -111,7 +122,7 @@ _UNARY: dict[str, Callable[[Value], Value]] = {
     "tanh": lambda x: mpmath.tanh(near(x)),
     "erf": lambda x: mpmath.erf(near(x)),
     "sin": lambda x: mpmath.sin(near(x)),
-    "cos": lambda x: mpmath.cos(near(x)),
+    "cos": lambda x: mpmath.cos(felt(x)),
     "floor": _steps(mpmath.floor),
     "ceil": _steps(mpmath.ceil),
     "round": _round,
@@ -142,13 +153,21 @@ MAPS: dict[str, Callable[..., Value]] = {**_UNARY, **_BINARY}
 OF_FLOATS = ("exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "div", "isnan")
 """These take their arguments as they are, whatever the dtype of the result."""
 
+
+def level(a: Value, b: Value) -> bool:
+    """Are two numbers alike but for rounding? `log(exp(x))` is not above `x`."""
+    if a == b or not (mpmath.isfinite(a) and mpmath.isfinite(b)):
+        return bool(a == b)
+    return bool(abs(a - b) <= mpmath.mpf(10) ** (-mpmath.mp.dps * 4 // 5) * max(abs(a), abs(b)))
+
+
 COMPARE: dict[str, Callable[[Value, Value], bool]] = {
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b and not level(a, b),
+    "le": lambda a, b: a <= b or level(a, b),
+    "gt": lambda a, b: a > b and not level(a, b),
+    "ge": lambda a, b: a >= b or level(a, b),
+    "eq": level,
+    "ne": lambda a, b: not level(a, b),
 }
 
 REDUCE: dict[str, Callable[[Sequence[Value]], Value]] = {

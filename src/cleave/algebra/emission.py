@@ -6,12 +6,13 @@ free running values in a proof. Everything is in the indices of one site.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cleave.algebra.bodies import Elem, Exp, Factors, Gate, Indicator, Poly, Run, Shift, Size
 from cleave.algebra.build import Builder, literal
 from cleave.algebra.frame import Site
-from cleave.ir.dims import Index
+from cleave.ir.dims import Index, Part, Parts
 from cleave.ir.ops import Access, const, map_node, size
 
 
@@ -51,11 +52,20 @@ class Emission:
         used = {i for f in factors for i in f.indices}
         if all(isinstance(g, Elem) and p == 1 for g, p in inside) and set(view.bound) <= used:
             return self.build.contract(view.bound, factors)
-        for index in view.bound:
+        # What runs inside a part comes first: how often differs from part to part.
+        for index in sorted(view.bound, key=lambda i: not isinstance(i.dim, Part)):
             if index not in used:
-                one = view.ones() if index == view.loop else size(index.dim, self.build.dtype)
+                one = view.ones() if index == view.loop else self.times(index, view)
                 factors = [*factors, one]
+                used |= one.indices
         return self.build.product([i for i in view.bound if i in used or i == view.loop], factors)
+
+    def times(self, index: Index, view: View) -> Access:
+        """1 for each value of an index inside a part, else how many values it has."""
+        each = each_of(index, (*view.site.node.axes, *view.site.node.bound), self.build.dtype)
+        if each is None:
+            return size(index.dim, self.build.dtype)
+        return view.elem(each) if view.site.loop in each.indices else each
 
     def factors(self, view: View, inside: Factors) -> list[Access]:
         """The factors of a monomial as values; an indicator becomes a select, never a product."""
@@ -101,6 +111,18 @@ class Emission:
         sign, run = signed(gen.run)
         value = view.shift(run)
         return self.build.sub(base, value) if sign < 0 else self.build.add(base, value)
+
+
+def each_of(index: Index, known: Iterable[Index], dtype: str) -> Access | None:
+    """1 for each value of an index that runs inside a part, whose number is one of the known indices."""
+    if not isinstance(index.dim, Part):
+        return None
+    parts = Parts(index.dim.of, index.dim.level)
+    owners = list(dict.fromkeys(i for i in known if i.dim == parts))
+    if len(owners) != 1:
+        return None
+    axes = (owners[0], index)
+    return map_node("id", axes, (const(1.0, dtype),), dtype)(*axes)
 
 
 def signed(run: Poly) -> tuple[int, Poly]:

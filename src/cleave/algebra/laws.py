@@ -22,6 +22,7 @@ LAWS: dict[str, str] = {
     "magnitude": "(a^2)^e = |a|^(2 e)",
     "implied": "[p] [q] = [p] where p implies q; [exists i: g] sum_i g f = sum_i g f",
     "excluded": "[p] [q] = 0 where p and q exclude each other",
+    "finite": "what is made of finite values, but by a log or the maximum of nothing, is finite",
     "sum-open": "(sum_i f) (sum_j g) = sum_i,j f g",
     "sum-part": "sum_i,j f(i) g(j) = (sum_i f) (sum_j g); factors without the index leave",
     "sum-size": "sum_K 1 = |K|",

@@ -32,6 +32,7 @@ from cleave.algebra.forms import (
     size_extent,
 )  # fmt: skip
 from cleave.algebra.infinite import (
+    ALWAYS,
     Claim,
     either_of,
     finite,
@@ -44,6 +45,7 @@ from cleave.algebra.infinite import (
 )
 from cleave.algebra.maxima import exists
 from cleave.algebra.normal import KEPT, Forms, as_truth, form_of, owners_of, resolve
+from cleave.algebra.numbers import always_finite
 from cleave.algebra.parts import pair_of
 from cleave.algebra.predicates import complement
 from cleave.algebra.rewrite import flatten
@@ -61,11 +63,11 @@ class Need:
     """`value rel 0` for all values of its bound indices for which `guard` holds; `rel` is `!=`, `>` or `>=`,
     or `[]` for a predicate that must hold. `output` is the number of the output that reads it, whose axes
     stay free; `loose` if it may be more than what is read, or fail where the output is a number all the same.
-    `key` is the same for the same need."""
+    `key` is the same for the same need of a program; a node's own needs have none."""
 
     rel: str
     value: Poly
-    key: str
+    key: str = ""
     guard: Poly = ONE
     output: int = 0
     loose: bool = False
@@ -89,7 +91,7 @@ class Need:
 
 def needs_at(node: Node, forms: Forms) -> frozenset[str]:
     """The keys of the needs of one node, not of what it reads."""
-    return frozenset(need.key for need in needs_of_node(node, forms))
+    return frozenset(_closed(need.value, need.rel) for need in needs_of_node(node, forms))
 
 
 def needs_of_node(node: Node, forms: Forms) -> tuple[Need, ...]:
@@ -171,6 +173,8 @@ def _no_nan(node: Node, forms: Forms) -> Iterator[Claim]:
 
 def _apart(one: Access, two: Access, sign: int, forms: Forms) -> Iterator[Claim]:
     """Two values that are added are not infinities of unlike signs."""
+    if always_finite(one.node) or always_finite(two.node):
+        return
     for up in (True, False):
         first, second = (high, low) if up else (low, high)
         if sign < 0:
@@ -197,6 +201,8 @@ def _scaled(args: tuple[Access, ...], forms: Forms) -> Iterator[Claim]:
 
 def _alike(node: Node, value: Poly, forms: Forms) -> Iterator[Claim]:
     """The terms of a sum are not infinities of unlike signs."""
+    if all(always_finite(access.node) for access in node.args):
+        return
     sides = low(value), high(value)
     if all(claim.number != 1 for claim, _ in sides):
         (p, sure), (q, too) = (_everywhere(side, node) for side in sides)
@@ -216,7 +222,7 @@ def _comparable(node: Node, forms: Forms) -> Iterator[Claim]:
     """Where two values that are compared are not both -inf, nor both inf."""
     if not isinstance(node.op, Map) or node.op.fn not in COMPARISONS:
         return
-    if any(a.node.dtype not in FLOATS for a in node.op.args):
+    if any(a.node.dtype not in FLOATS or always_finite(a.node) for a in node.op.args):
         return
     for sign in (1, -1):
         own = [forms[a.node] if sign > 0 else neg(forms[a.node]) for a in node.op.args]
@@ -234,6 +240,8 @@ def _value(access: Access, forms: Forms) -> Poly:
 
 def _finite(access: Access, forms: Forms) -> Claim:
     """Where what is read is finite."""
+    if always_finite(access.node):
+        return ALWAYS
     own = finite(forms[access.node])
     return own if own[0].number is not None else finite(form_of(access, forms))
 
@@ -358,7 +366,7 @@ def _implied(claim: Poly, node: Node) -> bool:
 
 
 def _need(rel: str, value: Poly) -> Need:
-    return Need(rel, value, _closed(value, rel))
+    return Need(rel, value)
 
 
 def _closed(value: Poly, rel: str) -> str:

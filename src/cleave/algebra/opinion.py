@@ -2,8 +2,9 @@
 
 Knows the IR and nothing of the normal form. A `Point` binds sizes (1 to 5, often coprime), partitions (with
 empty parts) and input values of all magnitudes and signs; values are computed one element at a time with
-mpmath and remembered. A read outside a tensor is NaN (a program may only do that where a `select` drops
-it). `compare` looks for an element where both programs are defined and differ.
+mpmath and remembered. At some points most values are one of a few numbers, exact zeros among them: what is
+compared, or the largest, is often level. A read outside a tensor is NaN (a program may only do that where a
+`select` drops it). `compare` looks for an element where both programs are defined and differ.
 """
 
 from __future__ import annotations
@@ -13,11 +14,25 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import cast
 
 from cleave.algebra.digits import COMPARE, MAPS, OF_FLOATS, REDUCE, TooFar, Value, convert, mpmath, number
 from cleave.errors import Bug, Unsupported
-from cleave.ir.dims import Atom, Dim, Extent, Gather, Index, Inject, Join, Part, Parts, Term, Union
+from cleave.ir.dims import (
+    Atom,
+    Dim,
+    Extent,
+    Gather,
+    Index,
+    Inject,
+    Join,
+    Part,
+    Parts,
+    Term,
+    Union,
+    indices_of,
+)  # fmt: skip
 from cleave.ir.ops import (
     Access,
     Cat,
@@ -43,6 +58,9 @@ FIXED = 1000
 VOLUME = 120
 """The product of all sizes is at most this, so that a point takes milliseconds."""
 
+FEW = (0, 0, 1, 1, -1, 2, -2, Fraction(1, 2))
+"""What most values are at a point with ties, times a power of 10."""
+
 Where = tuple[int, ...]
 
 
@@ -57,6 +75,8 @@ class Point:
     """Are the sizes that the programs fix kept? Else a difference refutes nothing."""
     magnitude: int = 0
     """Values are about `10 ** magnitude`; 0 mixes magnitudes from 1/8 to 8."""
+    ties: bool = False
+    """Are most values one of `FEW` numbers, so that some are 0, and many equal?"""
 
     def extent(self, dim: Dim) -> int:
         """The size of a dim; for a `Part`, of the largest part."""
@@ -113,8 +133,9 @@ def told_apart(a: Value, b: Value) -> tuple[str, str]:
     return texts
 
 
-def points(*programs: Program, count: int = 8, seed: int = 0) -> Iterator[Point]:
-    """Random points for programs over the same dims."""
+def points(*programs: Program, count: int = 8, seed: int = 0, first: int = 0) -> Iterator[Point]:
+    """Random points for programs over the same dims, from number `first` on: number 0 is small, odd ones have
+    empty parts, and of four in turn each has values of another magnitude."""
     atoms: dict[Atom, None] = {}
     splits: dict[Parts, None] = {}
     for program in programs:
@@ -124,7 +145,7 @@ def points(*programs: Program, count: int = 8, seed: int = 0) -> Iterator[Point]
             for dim in (*(i.dim for i in (*node.axes, *node.bound)), *sized):
                 if isinstance(dim, Parts | Part):
                     splits[Parts(dim.of, dim.level)] = None
-    for turn in range(count):
+    for turn in range(first, first + count):
         rng = random.Random(f"{seed} {turn}")
         free: dict[Atom, int] = {a: rng.choice((2, 3) if turn == 0 else (1, 2, 2, 3, 3, 4, 5)) for a in atoms}
         fixed = {a: v for program in programs for a, v in program.sizes if isinstance(v, int)}
@@ -143,7 +164,8 @@ def points(*programs: Program, count: int = 8, seed: int = 0) -> Iterator[Point]
         blank = Point(sizes)
         parts = {p: _cut(blank.extent(p.of), rng, empty=turn % 2 == 1) for p in splits}
         cut = cast(Mapping[Dim, tuple[int, ...]], parts)
-        yield Point(sizes, cut, rng.randrange(1 << 30), exact, turn % 4)
+        values = rng.randrange(1 << 30)
+        yield Point(sizes, cut, values, exact, turn % 4, rng.random() < 0.35)
 
 
 def _cut(size: int, rng: random.Random, *, empty: bool) -> tuple[int, ...]:
@@ -388,17 +410,23 @@ class Meaning:
         return run(ordered, dict(scope))
 
     def _owner(self, node: Node, index: Index) -> Term:
-        """In which part a bound index runs."""
+        """In which part a bound index runs: what it is joined with, what stands beside it in a read, or the
+        only part number that there is."""
         assert isinstance(index.dim, Part)
         for access in node.reads:
-            for term in access.terms:
-                for leaf, _ in term.leaves:
-                    if isinstance(leaf, Join) and leaf.within.variable == index:
-                        return leaf.part
+            found = next((p for term in access.terms for p in _joined_with(term, index)), None)
+            if found is not None:
+                return found
         parts = Parts(index.dim.of, index.dim.level)
+        for access in node.reads:
+            read = [*zip(access.node.dims, access.terms, strict=True)]
+            beside = [t for dim, t in read if dim == parts]
+            if len(beside) == 1 and any(d == index.dim and index in indices_of(t) for d, t in read):
+                return beside[0]
         known = [i for i in (*node.axes, *node.bound) if i.dim == parts]
         if len(known) != 1:
-            raise Bug(f"nothing tells in which part {index} runs")
+            what = f"an index over {index.dim} is reduced, and nothing tells in which of the parts it runs"
+            raise Unsupported(what, where="the second opinion", hint="read something at join(part, index)")
         return Term(((known[0], 1),))
 
     def _value(self, name: str, dtype: str, where: Where) -> Value:
@@ -408,6 +436,8 @@ class Meaning:
         if dtype[0] in "iu":
             low, high = self.limits.get(name, (-3, 4))
             return mpmath.mpf(rng.randint(low, max(low, high - 1)))
+        if self.point.ties and rng.random() < 0.8:
+            return number(rng.choice(FEW)) * mpmath.mpf(10) ** self.point.magnitude
         small = mpmath.mpf(rng.randint(1, 10**9)) / 10**9 + mpmath.mpf(1) / 8
         sign = rng.choice((-1, 1))
         scale = (
@@ -416,6 +446,24 @@ class Meaning:
             else mpmath.mpf(2) ** rng.randint(-2, 2)
         )
         return sign * small * scale
+
+
+def _joined_with(term: Term, index: Index) -> Iterator[Term]:
+    """The part numbers that an index is joined with in a term, innermost first."""
+    for leaf, _ in term.leaves:
+        match leaf:
+            case Join(part, within):
+                yield from _joined_with(part, index)
+                yield from _joined_with(within, index)
+                if within.variable == index:
+                    yield part
+            case Gather(access):
+                for inner in access.terms:
+                    yield from _joined_with(inner, index)
+            case Inject(_, inner):
+                yield from _joined_with(inner, index)
+            case _:
+                pass
 
 
 def _limits(program: Program, point: Point) -> dict[str, tuple[int, int]]:

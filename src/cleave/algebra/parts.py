@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from cleave.algebra import laws
-from cleave.algebra.forms import Keyed, terms_in
+from cleave.algebra.forms import Element, Keyed, factors_in, terms_in
 from cleave.errors import Unsupported
 from cleave.ir.dims import Dim, Gather, Index, Inject, Join, Part, Parts, Term, indices_of, term
 
@@ -32,7 +32,8 @@ def joins_in(value: Term) -> Iterator[Join]:
 
 
 def owner_of(value: Keyed, index: Index) -> Term | None:
-    """The part number that an index over a `Part` is joined with in a form; None if none or several are."""
+    """The part number that an index over a `Part` is joined with in a form, or that stands beside it where an
+    input is read by parts; None if none or several do."""
     found: Term | None = None
     for where in terms_in(value):
         if index not in indices_of(where):
@@ -42,6 +43,21 @@ def owner_of(value: Keyed, index: Index) -> Term | None:
                 if found is not None and found != join.part:
                     return None
                 found = join.part
+    return found or _beside(value, index)
+
+
+def _beside(value: Keyed, index: Index) -> Term | None:
+    """The only part number of the partition that an input is read at together with an index."""
+    if not isinstance(index.dim, Part):
+        return None
+    parts, found = Parts(index.dim.of, index.dim.level), None
+    for factor in factors_in(value):
+        if not isinstance(factor, Element) or all(t.variable != index for t in factor.terms):
+            continue
+        numbers = [t for t, axis in zip(factor.terms, factor.node.axes, strict=True) if axis.dim == parts]
+        if len(numbers) != 1 or (found is not None and found != numbers[0]):
+            return None
+        found = numbers[0]
     return found
 
 

@@ -27,7 +27,7 @@ from cleave.algebra.bodies import (
 )
 from cleave.algebra.build import Builder
 from cleave.algebra.degenerate import hidden, settled
-from cleave.algebra.emission import Emission, View, signed
+from cleave.algebra.emission import Emission, View, each_of, signed
 from cleave.algebra.frame import Site, Stage, at_axes, plain
 from cleave.algebra.lattice import Apply, Free, Leaf, Lifted, frees, leaves
 from cleave.algebra.members import Member, closure
@@ -120,7 +120,7 @@ class Assembly:
         return self._definitions[key]
 
     def _define(self, site: Site, kind: str, inside: Factors) -> Access:
-        if kind == "count" or (kind == "sum" and not inside):
+        if kind == "count" or (kind == "sum" and not inside and not _uneven(site)):
             ones = Same(site, self.build.dtype).ones()
             return self._scaled(site, self.build.reduce("sum", (site.loop,), ones), kind)
         if kind != "sum":
@@ -160,9 +160,7 @@ class Assembly:
             total = self._lifted(view, member, member.lifted)
             for index in member.site.node.bound:
                 # Over nothing there is nothing to lift.
-                empty = self.build.map(
-                    "eq", size(index.dim, self.build.dtype), self.build.number(0.0), dtype="bool"
-                )
+                empty = self._empty(member.site, index)
                 nothing = self.build.number(-math.inf if member.kind == "max" else math.inf)
                 total = self.build.select(empty, nothing, total)
         elif not member.terms:
@@ -175,6 +173,15 @@ class Assembly:
         made = total.node if whole else map_node("id", axes, [total], dtype)
         moment.values[node] = made
         return made
+
+    def _empty(self, site: Site, index: Index) -> Access:
+        """Does a bound index run over nothing?"""
+        each = each_of(index, (*site.node.axes, *site.node.bound), self.build.dtype)
+        if each is None:
+            count = size(index.dim, self.build.dtype)
+        else:
+            count = self.build.reduce("sum", [i for i in site.node.bound if i in each.indices], each)
+        return self.build.map("eq", count, self.build.number(0.0), dtype="bool")
 
     def _lifted(self, view: Reading, member: Member, lifted: Lifted) -> Access:
         match lifted:
@@ -201,7 +208,7 @@ class Assembly:
             total = build.add(total, build.mul(part, build.number(coefficient)))
         if moment.last and not bare:
             for index in member.site.node.bound:
-                empty = build.map("eq", size(index.dim, build.dtype), build.number(0.0), dtype="bool")
+                empty = self._empty(member.site, index)
                 total = build.select(empty, build.number(0.0), total)
         return total
 
@@ -416,7 +423,7 @@ class Assembly:
         build = Builder(state.dtype)
         if state.kind in LATTICE:
             return build.reduce(state.kind, view.bound, view.elem(state.reduced))
-        if state.kind == "count" or not state.inside:
+        if state.kind == "count" or not (state.inside or _uneven(state.site)):
             return self._scaled(state.site, build.reduce("sum", (view.loop,), view.ones()), state.kind)
         return Emission(build).sum(view, state.inside)
 
@@ -467,6 +474,11 @@ class _Part(Reading):
     def ones(self) -> Access:
         axes = (self.part, self.loop)
         return map_node("id", axes, (const(1.0, self.dtype),), self.dtype)(*axes)
+
+
+def _uneven(site: Site) -> bool:
+    """Does another index than the loop's run inside a part? How often differs from part to part."""
+    return any(isinstance(i.dim, Part) for i in site.node.bound if i != site.loop)
 
 
 def piece_of(site: Site) -> Index:

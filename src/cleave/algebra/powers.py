@@ -169,7 +169,8 @@ def exp(value: Poly) -> Poly:
                 result = mul(masked.guard, inside)
                 laws.note("absent", of_mono(Mono((), value)), result)
                 return result
-            if masked.guard.single is not None:
+            # What is infinite in the mask, too, may be 0 times inf outside of it.
+            if masked.guard.single is not None and not is_infinite(masked.value):
                 return mul(power(masked.guard, -1), inside)
     split = cases((value,), exp)
     if split is not None:

@@ -25,6 +25,7 @@ from cleave.algebra.clusters import (
     rename,
     times,
 )  # fmt: skip
+from cleave.algebra.emission import each_of
 from cleave.algebra.frame import at_axes, plain
 from cleave.ir.dims import Index, var
 from cleave.ir.ops import FLOATS, Access, Map, Node, map_node
@@ -260,6 +261,7 @@ class _Emitter:
 
     def product(self, form: Product, reading: Reading) -> Access:
         """A sum of a product, bound indices eliminated in the given order."""
+        form = _counted(form, self.build.dtype)
         free, inside = list(form.free), list(form.inside)
         values: list[tuple[frozenset[Index], Access]] = []
         for access, power in inside:
@@ -391,6 +393,15 @@ def _shares(one: Product, i: int, two: Product, j: int) -> tuple[Access, Index, 
     if renamed.factors[j][0] != a:
         return None
     return a, mine[0], renamed
+
+
+def _counted(form: Product, dtype: str) -> Product:
+    """The product with 1s for what runs inside a part and is not read: how often depends on the part."""
+    used = indices(form.factors)
+    idle = [i for i in form.bound if i not in used]
+    known = (*form.bound, *sorted(used, key=lambda i: (str(i.dim), i.number)))
+    more = tuple((each, Fraction(1)) for i in idle if (each := each_of(i, known, dtype)) is not None)
+    return Product(form.coefficient, form.bound, (*form.factors, *more)) if more else form
 
 
 def _parts(form: Product) -> tuple[tuple[Index, ...], tuple[tuple[Access, Fraction], ...]]:

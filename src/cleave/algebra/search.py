@@ -52,7 +52,6 @@ CHANGES: tuple[tuple[Law, Callable[[Program], Program | None]], ...] = (
 )
 """Laws that make programs to take readings of."""
 
-ONCE = Law(share.LAW, "a difference u - u, where one is added, is 0, or NaN where the user has NaN")
 SHIFTED = Law("exp(f) = exp(f - u) * exp(u), u the largest f", "u is finite; else nothing is taken off")
 CANCELLED = Law(
     "exp(u) leaves sums and products, cancels in quotients, and log(exp(u) * a) = u + log a",
@@ -235,9 +234,10 @@ class _Search:
         make of it, and these with stabilising maxima put in."""
         first = Base(self.start)
         once = share.shared(first.program, self.forms)
-        if once is not None and self._equal(self.user, once):
+        if once is not None and self._equal(self.user, once.program):
             # Its readings cost less than the same readings of the user's program.
-            first = Base(self.start.then(ONCE, once))
+            law = Law(share.LAW, once.given(self.start.program.names))
+            first = Base(self.start.then(law, once.program))
         bases = [first]
         for law, change in CHANGES:
             for base in list(bases):

@@ -25,10 +25,31 @@ from cleave.ir.ops import FLOATS, Access, Const, Map, Node, Reduce, map_node
 from cleave.ir.program import Program
 from cleave.ir.rewrite import replace_arguments
 
-LAW = "f(where p, u) = f(u) where what f is masked by implies p"
+LAW = "what is computed twice, with a guard against infinities and without, is computed once"
 
 
-def shared(program: Program, forms: dict[Node, Poly]) -> Program | None:
+@dataclass(frozen=True, slots=True)
+class Once:
+    """The program with values computed once, which value stands for which, and the guards and maxima
+    that tell where they are not the same."""
+
+    program: Program
+    stands: tuple[tuple[Node, Node], ...]
+    guards: tuple[Node, ...]
+    tops: tuple[Node, ...]
+
+    def given(self, names: Mapping[Node, str]) -> str:
+        """Why the values are the same, in the names of the program that they were in."""
+        pairs = ", ".join(f"{names[old]} = {names[kept]}" for old, kept in self.stands)
+        if not self.tops:
+            return f"{pairs}; what the guard hides is NaN in the user's program, and stays so"
+        guards, tops = (", ".join(names[n] for n in nodes) for nodes in (self.guards, self.tops))
+        nan = ", ".join(f"{names[top]} - {names[top]}" for top in self.tops)
+        same = f"{guards} is {tops} where that is finite, so {pairs}"
+        return f"{same}; {nan} is 0 there, else NaN, as the user's value is"
+
+
+def shared(program: Program, forms: dict[Node, Poly]) -> Once | None:
     """The program with each class of values computed once; None if nothing is shared."""
     classes = _Classes(forms)
     for node in program.nodes:
@@ -44,7 +65,10 @@ def shared(program: Program, forms: dict[Node, Poly]) -> Program | None:
         if node in program.names and node not in chosen:
             kept_names.setdefault(access.node, program.names[node])
     outputs = tuple(replace(o, node=made[o.node].node) for o in program.outputs)
-    return replace(program, outputs=outputs, names=kept_names)
+    tops = tuple(dict.fromkeys(top.node for node in program.nodes for top in told.poison.get(node, ())))
+    guards = tuple(n for n in program.nodes if _guard(n) and plain(_shown(n)).node in tops)
+    stands = tuple((node, chosen[node]) for node in program.nodes if node in chosen)
+    return Once(replace(program, outputs=outputs, names=kept_names), stands, guards, tops)
 
 
 def _rebuilt(
@@ -240,6 +264,13 @@ def _guarded(op: Map) -> int:
     value = 0 if one == two else (2 if one else 1)
     inner = plain(op.args[value]).node.op
     return value if isinstance(inner, Reduce) and inner.kind in ("max", "min") else 0
+
+
+def _shown(node: Node) -> Access:
+    """What a select with a literal lets through."""
+    op = node.op
+    assert isinstance(op, Map)
+    return op.args[_guarded(op)]
 
 
 def _guard(node: Node) -> str:

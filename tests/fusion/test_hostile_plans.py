@@ -76,7 +76,9 @@ def holds(name: str, strategies: tuple[str, ...], epochs: tuple[str, ...], folde
         for epoch in epochs:
             page, data = folder / "page.html", folder / "plan.json"
             words = ["fuse", f"{FILE}:{name}", "--strategy", strategy, "--epoch", epoch]
-            result = CliRunner().invoke(app, [*words, "--html", str(page), "--json", str(data)])
+            result = CliRunner().invoke(
+                app, [*words, "--html", str(page), "--json", str(data), "--limit", "0"]
+            )
             assert result.exit_code == 0, result.output
             assert f"epoch {epoch}" in result.output and "launches" in result.output
             assert page.stat().st_size < MOST_PAGE and page.read_text().endswith("</body></html>")

@@ -210,8 +210,22 @@ def random_graph(count: int) -> Graph:
     return drawn(count, 1)
 
 
+def empty_tensors(count: int) -> Graph:
+    """Of shapes [0, 1], [1, 0] and [0]."""
+    return drawn(count, 2)
+
+
+def test_a_value_without_elements_goes_into_few_users() -> None:
+    graph = empty_tensors(600)
+    assert not graph.vertices[0].elements
+    plan = plan_fusion(graph, "priority", Rules("X26"))
+    is_right(plan)
+    assert any(d.code == "DUP_FORBIDDEN" and "no elements" in d.detail for d in plan.decisions)
+    assert sum(len(g.members) for g in plan.groups) < 3 * len(graph.vertices)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [chain, blocks, updates, random_graph])
+@pytest.mark.parametrize("make", [chain, blocks, updates, random_graph, empty_tensors])
 @pytest.mark.parametrize("strategy", [*NAMES, "vertical-dup+merger+multi-output+horizontal"])
 def test_ten_thousand_operations_take_two_seconds(make, strategy: str) -> None:  # type: ignore[no-untyped-def]
     graph = make(10_000)

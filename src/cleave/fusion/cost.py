@@ -13,7 +13,7 @@ from math import prod
 from cleave.fusion.graph import Vertex
 from cleave.fusion.opcodes import COLUMN, SOURCES, arity, reduced_extent, tiled_reduction, tiled_transpose
 from cleave.fusion.rules import Device, Rules
-from cleave.fusion.units import LOOP, MIXED, REUSED, ROWS, UNTIMED, WHOLE, Unit
+from cleave.fusion.units import LOOP, MIXED, REUSED, ROWS, SOMEWHERE, UNTIMED, WHOLE, Asked, Unit
 
 FLOPS: dict[str, dict[str, float]] = {
     "f32": {
@@ -68,11 +68,11 @@ def unit_flops(unit: Unit, rules: Rules, today: bool = True) -> float:
     """Operations of a unit, with what it computes more than once, by today's tables or X23's."""
     total, done = unit.flops if today else unit.flops_before
     if done < len(unit.members):
-        vertices = unit.graph.vertices
+        vertices, facts = unit.graph.vertices, unit.facts
         for n in islice(unit.members, done, None):
             each = flops_of(vertices[n], rules, today)
             if each:
-                total += each * unit.use(n).work
+                total += each * (facts.get(n) or unit.use(n)).work
         if today:
             unit.flops = (total, len(unit.members))
         else:
@@ -98,7 +98,7 @@ def read(device: Device, net: float, total: float) -> float:
 def _share(unit: Unit, number: int) -> float:
     """The fraction of a value's elements that a unit reads: above 1 where it reads them again."""
     elements = unit.graph.vertices[number].elements
-    return unit.use(number).work / elements if elements else 0.0
+    return (unit.facts.get(number) or unit.use(number)).work / elements if elements else 0.0
 
 
 def _straight(unit: Unit, number: int) -> bool:
@@ -108,9 +108,13 @@ def _straight(unit: Unit, number: int) -> bool:
 
 
 def _own_time(unit: Unit, rules: Rules) -> float:
-    device, root = rules.device, unit.root
-    total = sum(_read_all(unit, o, device) for o in unit.operands) + root.bytes / device.bandwidth
-    return max(compute(device, unit_flops(unit, rules, False), root.elements), total)
+    found = unit.once("own time")
+    if found is None:
+        device, root = rules.device, unit.root
+        total = sum([_read_all(unit, o, device) for o in unit.operands]) + root.bytes / device.bandwidth
+        found = max(compute(device, unit_flops(unit, rules, False), root.elements), total)
+        unit.keep("own time", found)
+    return found
 
 
 def _read_all(unit: Unit, number: int, device: Device) -> float:
@@ -199,14 +203,15 @@ def _seconds(device: Device, flops: float, moved: float, blocks: float, threads:
     return busy + moved - 0.95 * (busy if busy < moved else moved)
 
 
-def _memory(device: Device, size: float, total: float, blocks: float, waste: float) -> float:
+def _speed(device: Device, blocks: float) -> float:
+    """Bytes of new data in a second, for that many blocks."""
     speed = (blocks if blocks < device.cores else device.cores) * device.clock * PER_CLOCK
-    if speed > device.bandwidth:
-        speed = device.bandwidth
-    if total <= size:
-        return total * waste / speed
-    faster = 8.0 if size < 2048 * device.cores else 2.5 if size < device.cache else 1.0
-    return size * waste / speed + (total - size) / (speed * faster)
+    return speed if speed < device.bandwidth else device.bandwidth
+
+
+def _again(device: Device, size: float) -> float:
+    """How much faster data of a size is read once more."""
+    return 8.0 if size < 2048 * device.cores else 2.5 if size < device.cache else 1.0
 
 
 def _waste(unit: Unit, number: int) -> float:
@@ -222,17 +227,20 @@ def _waste(unit: Unit, number: int) -> float:
 
 def time_alone(unit: Unit, rules: Rules) -> float:
     """Seconds of one kernel, launch not included."""
-    if unit.times[0] != unit.version:
+    if unit.run[0] != unit.version:
+        device = rules.device
         blocks, threads = geometry(unit)
         moved = traffic(unit, rules) + _written(unit, rules)
-        unit.times = (unit.version, _seconds(rules.device, unit_flops(unit, rules), moved, blocks, threads))
-    return unit.times[1]
+        flops = unit_flops(unit, rules)
+        seconds = _seconds(device, flops, moved, blocks, threads)
+        unit.run = (unit.version, seconds, moved, blocks, threads, flops, _speed(device, blocks))
+    return unit.run[1]
 
 
 def _written(unit: Unit, rules: Rules) -> float:
     if len(unit.outputs) == 1:
         return unit.root.bytes / rules.device.bandwidth
-    return sum(unit.graph.vertices[o].bytes for o in unit.outputs) / rules.device.bandwidth
+    return sum([unit.graph.vertices[o].bytes for o in unit.outputs]) / rules.device.bandwidth
 
 
 def traffic(unit: Unit, rules: Rules) -> float:
@@ -243,44 +251,74 @@ def traffic(unit: Unit, rules: Rules) -> float:
         if blocks != unit.blocks:
             times = unit.operands = dict.fromkeys(times, UNTIMED)
             unit.blocks = blocks
-        for number, time in times.items():
-            if time == UNTIMED:
-                times[number] = _operand_time(unit, number, rules.device, blocks)
+            unit.fresh = [SOMEWHERE]
+        untimed = unit.fresh
+        if SOMEWHERE in untimed:
+            untimed = [number for number, time in times.items() if time == UNTIMED]
+        if untimed:
+            unit.fresh = []
+            device, vertices, facts = rules.device, unit.graph.vertices, unit.facts
+            speed = _speed(device, blocks)
+            for number in untimed:
+                if number not in times:
+                    continue  # it has become a member
+                work, v = (facts.get(number) or unit.use(number)).work, vertices[number]
+                size = v.bytes
+                total = size * work / v.elements if v.elements else 0.0
+                waste = _waste(unit, number) if unit.transposed else 1.0
+                if total <= size:
+                    times[number] = total * waste / speed
+                else:
+                    times[number] = size * waste / speed + (total - size) / (speed * _again(device, size))
         unit.reads = (unit.version, sum(times.values()))
     return unit.reads[1]
 
 
-def _operand_time(unit: Unit, number: int, device: Device, blocks: float) -> float:
-    work, v = unit.use(number).work, unit.graph.vertices[number]
-    total = v.bytes * work / v.elements if v.elements else 0.0
-    return _memory(device, v.bytes, total, blocks, _waste(unit, number) if unit.transposed else 1.0)
+def asked(unit: Unit) -> list[Asked]:
+    """The operands that have elements, as the model sees them."""
+    if unit.asked[0] != unit.version:
+        found: list[Asked] = []
+        for o in unit.operands:
+            v = unit.graph.vertices[o]
+            if v.elements:
+                waste = _waste(unit, o) if unit.transposed else 1.0
+                facts = unit.use(o)
+                straight = facts.sources == WHOLE and not facts.flags & (MIXED | REUSED)
+                found.append(Asked(o, v.bytes, facts.work / v.elements, straight, waste))
+        unit.asked = (unit.version, found)
+    return unit.asked[1]
 
 
 def time_with(producer: Unit, unit: Unit, rules: Rules) -> float:
     """Seconds of a kernel once it has taken a producer in, launch not included."""
-    made, vertices = producer.root, producer.graph.vertices
-    use = unit.use(made.number)
+    made, device = producer.root, rules.device
+    use = unit.facts.get(made.number) or unit.use(made.number)
     share = use.work / made.elements if made.elements else 0.0
-    blocks, threads = geometry(unit)
+    if unit.run[0] != unit.version:
+        time_alone(unit, rules)
+    _, _, moved, blocks, threads, flops, speed = unit.run
     if producer.reductions and is_reduction_epilogue(producer, unit):
         blocks, threads = geometry(producer)
-    moved = traffic(unit, rules) + _written(unit, rules)
+        speed = _speed(device, blocks)
     times = unit.operands
     moved -= times[made.number]
-    for o in producer.operands:
-        v = vertices[o]
-        if not v.elements:
-            continue
-        used = producer.use(o).work / v.elements * share
-        waste = _waste(producer, o) if producer.transposed else 1.0
+    straight = use.sources == WHOLE and not use.flags & (MIXED | REUSED)
+    for o, size, each, plain, waste in (
+        producer.asked[1] if producer.asked[0] == producer.version else asked(producer)
+    ):
+        used = each * share
         if o in times:
             moved -= times[o]
-            straight = use.sources == WHOLE and not use.flags & (MIXED | REUSED)
-            used += _share(unit, o) - (_common(producer, unit, o) if straight else 0.0)
+            own = _share(unit, o)
+            used += own - (min(each, own) if straight and plain and _straight(unit, o) else 0.0)
             waste = max(waste, _waste(unit, o))
-        moved += _memory(rules.device, v.bytes, v.bytes * used, blocks, waste)
-    flops = unit_flops(unit, rules) + unit_flops(producer, rules) * share
-    return _seconds(rules.device, flops, moved if moved > 0.0 else 0.0, blocks, threads)
+        total = size * used
+        if total <= size:
+            moved += total * waste / speed
+        else:
+            moved += size * waste / speed + (total - size) / (speed * _again(device, size))
+    flops += unit_flops(producer, rules) * share
+    return _seconds(device, flops, moved if moved > 0.0 else 0.0, blocks, threads)
 
 
 def is_reduction_epilogue(producer: Unit, unit: Unit) -> bool:

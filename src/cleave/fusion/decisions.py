@@ -71,6 +71,10 @@ class Log:
     notes: list[str] = field(default_factory=list[str])
     made: tuple[Decision, ...] = ()
 
+    def says(self, stage: str, producer: Unit, consumer: Unit, code: str) -> bool:
+        """Whether the last entry of an edge refused it for this reason: `refuse` would add nothing."""
+        return self.last.get((stage, producer.outputs[0], consumer.outputs[0])) == code
+
     def refuse(self, stage: str, producer: Unit, consumer: Unit, verdict: Verdict) -> None:
         """A refused edge."""
         edge = (stage, producer.outputs[0], consumer.outputs[0])
@@ -82,12 +86,21 @@ class Log:
         """An accepted edge, before the change is made."""
         edge = (stage, producer.outputs[0], consumer.outputs[0])
         self.last.pop(edge, None)
-        self.entries.append((*edge, Verdict("OK", "", numbers) if numbers else ALLOWED, action))
+        verdict = tuple.__new__(Verdict, ("OK", "", numbers)) if numbers else ALLOWED
+        self.entries.append((*edge, verdict, action))
 
     def rewind(self, count: int, last: dict[tuple[str, int, int], str]) -> None:
         """Forget all entries but the first; `last` is what it was then."""
         del self.entries[count:]
         self.last, self.made = last, ()
+
+    def take(self, decisions: Iterable[Decision]) -> None:
+        """Add finished records, as a file holds them. `Invalid` for an operation that is not there."""
+        for d in decisions:
+            if d.code not in REASONS:
+                raise Invalid(f"a log has the unknown reason {d.code!r}", hint=f"one of {', '.join(REASONS)}")
+            p, c = self.graph.named(d.producer).number, self.graph.named(d.consumer).number
+            self.entries.append((d.stage, p, c, Verdict(d.code, d.detail, d.numbers), d.action))
 
     def decisions(self) -> tuple[Decision, ...]:
         """The records."""
@@ -137,7 +150,13 @@ def replay(graph: Graph, decisions: Iterable[Decision]) -> State:
     state = start(graph)
     for d in decisions:
         if d.verdict:
-            apply(state, d.action, state.unit_of(d.producer), state.unit_of(d.consumer))
+            producer, consumer = state.unit_of(d.producer), state.unit_of(d.consumer)
+            beside = d.action in ("join", "batch")
+            if producer is consumer or (not beside and consumer not in state.users(producer)):
+                raise Invalid(
+                    f"{d.consumer} does not read {d.producer} at this point: the log is of another graph"
+                )
+            apply(state, d.action, producer, consumer)
     return state
 
 

@@ -46,14 +46,18 @@ def known(state: State, unit: Unit) -> Why:
 
 def would_duplicate(state: State, producer: Unit, consumer: Unit) -> bool:
     """Whether the producer has users other than the consumer."""
-    if state.in_tuple(producer) or any(len(state.readers[o]) > 1 for o in producer.outputs):
+    if state.in_tuple(producer):
         return True
-    return any(u is not consumer for u in state.users(producer))
+    for output in producer.outputs:
+        readers = state.readers[output]
+        if len(readers) > 1 or (readers and consumer.key not in readers):
+            return True
+    return False
 
 
 def is_costly(unit: Unit, gpu: bool) -> bool:
     """Whether a producer is expensive; a group is."""
-    return unit.is_group or is_expensive(unit.root, gpu)
+    return bool(unit.kind) or is_expensive(unit.root, gpu)
 
 
 def duplication(state: State, rules: Rules, producer: Unit, consumer: Unit, allowed: bool) -> Why:
@@ -119,16 +123,16 @@ def _same_start(v: Vertex, root: Vertex) -> bool:
 def kinds(rules: Rules, producer: Unit, consumer: Unit) -> Why:
     """Loop and input fusibility of both sides, `CONST` and `IN_PLACE`."""
     p, c = producer.root, consumer.root
-    if producer.is_multi:
+    if len(producer.outputs) > 1:
         return not_fusible(f"{p.name} has several results")
-    if producer.is_group:
+    if producer.kind:
         if producer.kind != LOOP and not rules.today:
             return not_fusible(f"the group of {p.name} follows its input")
     elif not fusible_producer(p, rules.today) and not (rules.today and input_fusible(p)):
         return not_fusible(f"{p.opcode} is no loop operation")
-    if not consumer.is_group and not fusible_consumer(c):
+    if not consumer.kind and not fusible_consumer(c):
         return not_fusible(f"{c.opcode} takes nothing in")
-    if p.opcode == "constant" and not (is_scalar(p) and consumer.is_group):
+    if p.opcode == "constant" and not (is_scalar(p) and consumer.kind):
         return Verdict("CONST")
     return in_place(producer, consumer)
 
@@ -168,7 +172,8 @@ def budget(rules: Rules, one: Unit, two: Unit, vertical: bool) -> Why:
     reductions = one.reductions + two.reductions
     if reductions > rules.reductions:
         return Verdict("TOO_MANY_REDUCTIONS", "", (("reductions", reductions), ("limit", rules.reductions)))
-    outputs = len(one.outputs) + one.is_multi + len(two.outputs) + two.is_multi
+    made_by_one, made_by_two = len(one.outputs), len(two.outputs)
+    outputs = made_by_one + (made_by_one > 1) + made_by_two + (made_by_two > 1)
     if len(one.operands) + len(two.operands) - 1 + outputs <= rules.most_args:
         return None
     made = {*one.outputs, *two.outputs}
@@ -200,15 +205,13 @@ def code_dup(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
 
 def ir_size(rules: Rules, producer: Unit, consumer: Unit) -> Why:
     """`IR_TOO_LARGE`."""
-    times = consumer.use(producer.outputs[0]).emissions
+    made = producer.outputs[0]
+    times = (consumer.facts.get(made) or consumer.use(made)).emissions
     (size, splits), (own, own_splits) = producer.code(), consumer.code()
     total, cuts = size * times + own, splits * times + own_splits
-    if rules.today:
-        over = total > rules.ir_size
-    else:
-        over = cuts > 10 or total * 2**cuts > rules.ir_size
-    numbers = (("size", total), ("splits", cuts), ("limit", rules.ir_size))
-    return Verdict("IR_TOO_LARGE", "", numbers) if over else None
+    if total <= rules.ir_size and (rules.today or (cuts <= 10 and total * 2**cuts <= rules.ir_size)):
+        return None
+    return Verdict("IR_TOO_LARGE", "", (("size", total), ("splits", cuts), ("limit", rules.ir_size)))
 
 
 # ---------------------------------------------------------------- several results
@@ -218,7 +221,7 @@ def may_root(state: State, unit: Unit) -> bool:
     """Whether a unit may be part of a kernel with several results."""
     if not unit.kind and not unit.root.plain and known(state, unit) is not None:
         return False
-    if not state.count_users(unit):
+    if not state.is_used(unit):
         return False
     if not unit.odd and unit.kind in ("", LOOP):
         return True  # elementwise, alone or in a loop
@@ -230,7 +233,9 @@ def may_root(state: State, unit: Unit) -> bool:
     ):
         return False
     if unit.kind:
-        return unit.kind == LOOP or any(tiled_reduction(h) or tiled_transpose(h) for h in unit.heroes())
+        if unit.kind == LOOP or not unit.specials:
+            return unit.kind == LOOP
+        return any(tiled_reduction(h) or tiled_transpose(h) for h in unit.heroes())
     v = unit.root
     return (is_pointwise(v) and bool(v.operands)) or bool(tiled_reduction(v)) or tiled_transpose(v)
 
@@ -245,6 +250,8 @@ def loop_shape(unit: Unit) -> Shape:
 
 def shapes(rules: Rules, one: Unit, two: Unit) -> Why:
     """`SHAPE`: whether two units may share their loops."""
+    if not one.specials and not two.specials and same_dims(one.root.shape, two.root.shape):
+        return None  # nothing tiled on either side
     a, b = one.leading(), two.leading()
     tiles = [u.kind != LOOP and bool(tiled_reduction(h)) for u, h in ((one, a), (two, b))]
     moves = [u.kind != LOOP and tiled_transpose(h) for u, h in ((one, a), (two, b))]

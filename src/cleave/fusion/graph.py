@@ -150,6 +150,12 @@ class Graph:
         init=False, repr=False, default_factory=dict[tuple[int, int], tuple[int, int, float]]
     )
     """How a vertex reads an operand, by their numbers, as `units.py` computes and remembers it."""
+    counts: dict[int, tuple[int, int, bool, bool, bool, int, int, bool]] = field(
+        init=False,
+        repr=False,
+        default_factory=dict[int, tuple[int, int, bool, bool, bool, int, int, bool]],
+    )
+    """What a vertex adds to a kernel, in the same way."""
 
     def __post_init__(self) -> None:
         names: dict[str, Vertex] = {}

@@ -55,8 +55,10 @@ class Reach:
         """Whether a unit needs another's value, directly or not."""
         target = self.place[on.key]
         mask = self.above[self.place[unit.key]]
-        if mask >> target & 1:
-            return True
+        return bool(mask >> target & 1) or self._through(mask, target)
+
+    def _through(self, mask: int, target: int) -> bool:
+        """Whether merges lead from some units, given as bits, to another that is not among them."""
         touched, partner = self.touched, self.partner
         pending = mask & touched
         while pending:
@@ -68,6 +70,15 @@ class Reach:
             mask |= more
             pending = (pending ^ 1 << lowest) | (new & touched) if new else pending ^ 1 << lowest
         return False
+
+    def any_depends(self, units: list[Unit], on: Unit) -> bool:
+        """Whether one of the units needs another's value."""
+        place, above = self.place, self.above
+        target = place[on.key]
+        masks = [above[place[u.key]] for u in units]
+        if any(mask >> target & 1 for mask in masks):
+            return True
+        return bool(self.touched) and any(self._through(m, target) for m in masks)
 
     def merge(self, kept: Unit, gone: Unit) -> None:
         """Note that two units are one from now on. Called before the change."""
@@ -245,7 +256,7 @@ def _consumer(state: State, rules: Rules, reach: Reach, producer: Unit, consumer
     if why is not None:
         return why
     others = [o for o in state.operands(consumer) if o is not producer]
-    if any(reach.depends(o, producer) for o in others):
+    if reach.any_depends(others, producer):
         return Verdict("CYCLE", f"{consumer.name} also needs a value made from {producer.name}")
     why = budget(rules, producer, consumer, vertical=False)
     if why is None and rules.epoch == "X22":

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
+from cleave.errors import Bug, Invalid
 from cleave.fusion.cost import time_alone, unit_flops
-from cleave.fusion.decisions import Decision, Log
+from cleave.fusion.decisions import Decision, Log, from_data, replay
 from cleave.fusion.graph import Graph, Vertex
 from cleave.fusion.notation import unknown_in
 from cleave.fusion.opcodes import is_bitcast
 from cleave.fusion.ours import best_plan
-from cleave.fusion.rules import Rules
+from cleave.fusion.rules import DEVICES, Rules
 from cleave.fusion.state import State, check, start
 from cleave.fusion.strategies import Strategy, run, strategy_named
 from cleave.fusion.units import Unit
@@ -150,17 +152,47 @@ def _planned(graph: Graph, strategy: str, rules: Rules) -> Plan:
     return finished(state, log, chosen, rules)
 
 
+def plan_again(graph: Graph, data: Mapping[str, object]) -> Plan:
+    """The plan that the data of a report holds (`cleave fuse --json`), made from its log, no rule asked.
+    `Invalid` if the log was cut, or is of another graph."""
+    try:
+        named = {str(key): str(data[key]) for key in ("strategy", "epoch", "device")}
+        passes = tuple(str(p) for p in cast("list[object]", data["passes"]))
+        notes = [str(n) for n in cast("list[object]", data.get("notes", []))]
+        logged = [from_data(d) for d in cast("list[Mapping[str, object]]", data["decisions"])]
+        left_out = int(cast("int", data.get("decisions_left_out", 0)))
+        device = next(d for d in DEVICES.values() if d.name == named["device"])
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        raise Invalid(f"this is no plan that cleave fuse wrote: {error!r}"[:200]) from error
+    if left_out:
+        raise Invalid(f"the log was cut: {left_out} decisions are missing", hint="write it with --limit 0")
+    rules, log = Rules(named["epoch"], device), Log(graph)
+    log.take(logged)
+    log.notes += notes
+    try:
+        plan = finished(replay(graph, logged), log, Strategy(named["strategy"], passes), rules)
+    except Bug as error:
+        raise Invalid(f"the log is of another graph: {error}") from error
+    before, after = cast("Mapping[str, object]", data.get("after", {})), plan.totals
+    for name, found in (("launches", after.launches), ("bytes", after.bytes)):
+        if before.get(name, found) != found:
+            raise Invalid(
+                f"the log is of another graph: it says {before[name]} {name}, and replayed it has {found}"
+            )
+    return plan
+
+
 def finished(state: State, log: Log, strategy: Strategy, rules: Rules) -> Plan:
     """The plan of a state that its passes are done with."""
     check(state)
     graph = state.graph
     unknown = unknown_in(graph)
-    notes = list(dict.fromkeys(log.notes))
+    notes = list(log.notes)
     if unknown:
         names = sorted({v.opcode for v in unknown})
         notes.append(f"operations that no rule knows are left alone: {', '.join(names[:10])}")
     groups = tuple(group_of(u) for u in state.post_order())
-    return Plan(graph, strategy, rules, groups, log, tuple(notes), state)
+    return Plan(graph, strategy, rules, groups, log, tuple(dict.fromkeys(notes)), state)
 
 
 def group_of(unit: Unit) -> Group:
@@ -249,4 +281,7 @@ def _peak(state: State, order: list[Unit], last: dict[int, int]) -> int:
     return peak
 
 
-__all__ = ["Group", "Plan", "Totals", "finished", "group_of", "is_free", "plan_fusion", "runs", "totals_of"]
+__all__ = [
+    "Group", "Plan", "Totals", "finished", "group_of", "is_free", "plan_again", "plan_fusion", "runs",
+    "totals_of",
+]  # fmt: skip

@@ -14,6 +14,8 @@ from cleave.fusion.cost import is_reduction_epilogue, time_alone, time_with
 from cleave.fusion.decisions import Log, Numbers, Verdict, apply
 from cleave.fusion.edges import Why, budget, ir_size, kinds, known, not_fusible
 from cleave.fusion.opcodes import (
+    fusible_consumer,
+    fusible_producer,
     input_fusible,
     keeps_width,
     loop_fusible,
@@ -25,6 +27,12 @@ from cleave.fusion.units import INPUT, LOOP, Unit
 
 STAGE = "priority"
 SMALL_REDUCTION = 16
+EMPTY = Verdict("DUP_FORBIDDEN", "it has no elements and many users, which would gain nothing from copies")
+MOST_READERS = 4
+"""Users that a value without elements goes into, at most. XLA has dropped such values before this pass; here,
+where their copies cost nothing and each seems to save a launch, kernels would grow without end."""
+_UPDATES = frozenset({"scatter", "dynamic-update-slice"})
+"""What takes a producer in only if that does not touch what they overwrite."""
 
 
 def priority(state: State, rules: Rules, log: Log) -> bool:
@@ -54,6 +62,8 @@ def targets(state: State, unit: Unit) -> list[Unit]:
 
 _Pair = tuple[int, int, Why, float]
 """What is known of an edge, for one state (two versions) of its two units: a reason against, the gain."""
+_Pairs = dict[int, dict[int, _Pair]]
+"""By the keys of producers and of their users."""
 
 
 class _Queue:
@@ -64,44 +74,48 @@ class _Queue:
         self.heap: list[tuple[float, int, int, int]] = []
         self.stamp: dict[int, int] = {}
         self.saved: dict[int, float] = {}
+        self.bitcasts = any(v.opcode == "bitcast" for v in state.graph.vertices)
         # How much goes side by side plays no part here.
         basis = replace(rules, batch=0, batch_bytes=0, batch_elements=0, batch_members=0)
-        self.pairs: dict[tuple[int, int], _Pair] = state.known.setdefault(basis, {})
+        self.pairs: _Pairs = state.known.setdefault(basis, {})
         for unit in list(state.units.values()):
             self.put(unit)
 
     def pop(self) -> Unit | None:
-        while self.heap:
-            _, _, key, stamp = heapq.heappop(self.heap)
-            if self.stamp.get(key) == stamp and key in self.state.units:
-                self.stamp[key] += 1
-                return self.state.units[key]
+        heap, stamps, units = self.heap, self.stamp, self.state.units
+        while heap:
+            _, _, key, stamp = heapq.heappop(heap)
+            if stamps[key] == stamp and key in units:
+                stamps[key] += 1
+                return units[key]
         return None
 
     def put(self, unit: Unit) -> None:
         """Key a producer afresh."""
-        key, pairs = unit.key, self.pairs
+        key, state = unit.key, self.state
         self.stamp[key] = stamp = self.stamp.get(key, 0) + 1
         if not unit.kind and unit.root.opcode in ("parameter", "constant"):
             return
-        users = targets(self.state, unit)
+        result = state.is_result(unit)
+        if result and not state.tupled:
+            return
+        if self.bitcasts:
+            users = targets(state, unit)
+        else:
+            users = state.users(unit, most=1 if result else 0)
         if not users:
             return
-        if self.state.is_result(unit):
-            if self.state.tupled:
+        if result:
+            if not self.log.says(STAGE, unit, users[0], "NOT_FUSIBLE"):
                 self.log.refuse(STAGE, unit, users[0], not_fusible(f"{unit.name} is a result"))
             return
-        gain = 0.0
-        for user in users:
-            found = pairs.get((key, user.key))
-            if found is None or found[0] != unit.version or found[1] != user.version:
-                found = self._pair(unit, user)
-            if found[2] is not None:
-                self.log.refuse(STAGE, unit, user, found[2])
-                return
-            gain += found[3]
-        gain += self.rules.device.launch + time_alone(unit, self.rules)
-        if fusible_bitcast(unit):
+        if len(users) > MOST_READERS and not unit.root.elements:
+            self.log.refuse(STAGE, unit, users[0], EMPTY)
+            return
+        gain = self._gain(unit, users)
+        if gain is None:
+            return
+        if self.bitcasts and fusible_bitcast(unit):
             gain = inf
         self.saved[key] = gain
         if gain < 0:
@@ -109,23 +123,42 @@ class _Queue:
             return
         heapq.heappush(self.heap, (-gain, -unit.root.number, key, stamp))
 
+    def _gain(self, unit: Unit, users: list[Unit]) -> float | None:
+        """Seconds saved by taking a producer into its users; `None` if one refuses it."""
+        gain, version = 0.0, unit.version
+        known = self.pairs.get(unit.key)
+        if known is None:
+            known = self.pairs[unit.key] = {}
+        for user in users:
+            key = user.key
+            found = known.get(key)
+            if found is None or found[0] != version or found[1] != user.version:
+                found = known[key] = self._pair(unit, user)
+            if found[2] is not None:
+                self.log.refuse(STAGE, unit, user, found[2])
+                return None
+            gain += found[3]
+        return gain + (self.rules.device.launch + time_alone(unit, self.rules))
+
     def renew(self, producer: Unit, users: list[Unit]) -> None:
         """Key what a step changed: the new groups, what they read, and the producer if it is still there."""
-        changed: dict[int, Unit] = {}
+        changed: dict[Unit, None] = {}
+        maker = self.state.maker
         for user in users:
-            changed[user.key] = user
-            changed.update((o.key, o) for o in self.state.operands(user))
+            changed[user] = None
+            for operand in user.operands:
+                changed[maker[operand]] = None
         if producer.key in self.state.units:
-            changed[producer.key] = producer
-        for unit in changed.values():
+            changed[producer] = None
+        for unit in changed:
             self.put(unit)
 
     def _pair(self, unit: Unit, user: Unit) -> _Pair:
-        why, gain = edge(self.state, self.rules, unit, user), 0.0
-        if why is None:
-            gain = time_alone(user, self.rules) - time_with(unit, user, self.rules)
-        found = self.pairs[(unit.key, user.key)] = (unit.version, user.version, why, gain)
-        return found
+        why = edge(self.state, self.rules, unit, user)
+        if why is not None:
+            return unit.version, user.version, why, 0.0
+        gain = time_alone(user, self.rules) - time_with(unit, user, self.rules)
+        return unit.version, user.version, None, gain
 
 
 def fusible(unit: Unit) -> bool:
@@ -142,11 +175,14 @@ def fusible(unit: Unit) -> bool:
 
 def edge(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
     """The checks of an edge, in order."""
-    if not producer.odd and not consumer.odd:  # most edges of most graphs
-        if not producer.kind and not consumer.kind:
+    gives, takes = producer.gate, consumer.gate
+    if gives[0] != producer.version:
+        gives = _gate(producer)
+    if takes[0] != consumer.version:
+        takes = _gate(consumer)
+    if gives[1] and takes[2]:  # most edges of most graphs
+        if not producer.kind and not consumer.kind and not producer.odd and not consumer.odd:
             return None
-        if producer.is_multi:
-            return kinds(rules, producer, consumer)
         return budget(rules, producer, consumer, vertical=True) or ir_size(rules, producer, consumer)
     for unit in (producer, consumer):
         if unit.kind or unit.root.plain:
@@ -155,7 +191,7 @@ def edge(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
             return why
         if not fusible(unit) and not (unit is consumer and unit.root.opcode == "reduce"):
             return not_fusible(f"{unit.root.opcode} is no loop or input operation")
-    if not consumer.is_group and consumer.root.opcode == "bitcast":
+    if not consumer.kind and consumer.root.opcode == "bitcast":
         return Verdict("BITCAST", consumer.name)
     return (
         _scatter(producer, consumer)
@@ -164,6 +200,20 @@ def edge(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
         or budget(rules, producer, consumer, vertical=True)
         or ir_size(rules, producer, consumer)
     )
+
+
+def _gate(unit: Unit) -> tuple[int, bool, bool]:
+    """Whether nothing but size can stand against a unit as a producer, and as a consumer, whatever the other
+    side is."""
+    v = unit.root
+    gives = takes = bool(unit.kind) or v.plain
+    if not takes and not v.effect and v.opcode not in ("rng", "constant", "bitcast"):
+        gives = fusible(unit) and (fusible_producer(v, True) or input_fusible(v))
+        takes = (fusible(unit) or v.opcode == "reduce") and fusible_consumer(v)
+    if unit.reduced >= SMALL_REDUCTION or unit.reductions or unit.scatters or len(unit.outputs) > 1:
+        gives = False
+    unit.gate = (unit.version, gives and v.opcode != "constant", takes and v.opcode not in _UPDATES)
+    return unit.gate
 
 
 def _scatter(producer: Unit, consumer: Unit) -> Why:

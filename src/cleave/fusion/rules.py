@@ -7,7 +7,7 @@ depends on beside the graph and the strategy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cleave.errors import Invalid
 from cleave.schedule.machine import CPU, H200, Machine
@@ -119,24 +119,21 @@ class Rules:
     batch_elements: int = 128 * 2048
     batch_members: int = 30
     concat_penalty: int = 400
+    today: bool = field(init=False, repr=False, compare=False, default=False)
+    most_args: int = field(init=False, repr=False, compare=False, default=0)
+    shared: int = field(init=False, repr=False, compare=False, default=0)
+    """What follows from the others: whether the epoch is today's, the most operands and results of a kernel,
+    and the bytes of shared memory that it may use."""
 
     def __post_init__(self) -> None:
         if self.epoch not in EPOCHS:
             known = "; ".join(f"{name} is {text}" for name, text in EPOCHS.items())
             raise Invalid(f"unknown epoch {self.epoch!r}", hint=known)
-
-    @property
-    def today(self) -> bool:
-        return self.epoch == "X26"
-
-    @property
-    def most_args(self) -> int:
-        return self.args or (96 if self.today else 64)
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory that a kernel may use."""
-        return self.device.shared if self.today else min(self.device.shared, 48 << 10)
+        today = self.epoch == "X26"
+        shared = self.device.shared if today else min(self.device.shared, 48 << 10)
+        object.__setattr__(self, "today", today)
+        object.__setattr__(self, "most_args", self.args or (96 if today else 64))
+        object.__setattr__(self, "shared", shared)
 
 
 def device_named(name: str) -> Device:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from cleave.errors import Bug, Invalid
@@ -27,8 +28,8 @@ class State:
     results: frozenset[int] = frozenset()
     version: int = 0
     formed: int = 0
-    known: dict[object, dict[tuple[int, int], Any]] = field(
-        default_factory=dict[object, "dict[tuple[int, int], Any]"]
+    known: dict[object, dict[int, dict[int, Any]]] = field(
+        default_factory=dict[object, "dict[int, dict[int, Any]]"]
     )
     """What passes keep of edges for the next run, by what it rests on."""
     order: tuple[int, list[Unit]] = (-1, [])
@@ -48,26 +49,30 @@ class State:
             raise Invalid(f"no unit makes {name} at this point: the log is of another graph or another plan")
         return unit
 
-    def users(self, unit: Unit) -> list[Unit]:
-        """The units that read a result of a unit, in order."""
-        if len(unit.outputs) == 1:
-            return [self.units[key] for key in self.readers[unit.outputs[0]]]
+    def users(self, unit: Unit, most: int = 0) -> list[Unit]:
+        """The units that read a result of a unit, in order; the first `most`, if it is given."""
+        outputs, units = unit.outputs, self.units
+        if len(outputs) == 1:
+            keys = self.readers[outputs[0]]
+            return [units[key] for key in (islice(keys, most) if most else keys)]
         found: dict[int, None] = {}
         for output in unit.outputs:
             found.update(self.readers[output])
-        return [self.units[key] for key in found]
+        return [units[key] for key in (islice(found, most) if most else found)]
 
     def is_read(self, unit: Unit) -> bool:
         """Whether a unit reads it."""
-        if len(unit.outputs) == 1:
-            return bool(self.readers[unit.outputs[0]])
-        return any(self.readers[output] for output in unit.outputs)
+        readers = self.readers
+        for output in unit.outputs:  # noqa: SIM110  (called for every unit of every order)
+            if readers[output]:
+                return True
+        return False
 
     def is_result(self, unit: Unit) -> bool:
         """Whether one of its values is a result of the graph."""
         if len(unit.outputs) == 1:
             return unit.outputs[0] in self.results
-        return any(o in self.results for o in unit.outputs)
+        return not self.results.isdisjoint(unit.outputs)
 
     def in_tuple(self, unit: Unit) -> bool:
         """Whether one of its values goes into the tuple of results."""
@@ -82,7 +87,14 @@ class State:
         if len(unit.outputs) == 1:
             output = unit.outputs[0]
             return len(self.readers[output]) + (self.tupled and output in self.results)
-        return len(self.users(unit)) + self.in_tuple(unit)
+        found: dict[int, None] = {}
+        for output in unit.outputs:
+            found.update(self.readers[output])
+        return len(found) + (self.tupled and not self.results.isdisjoint(unit.outputs))
+
+    def is_used(self, unit: Unit) -> bool:
+        """Whether a unit reads it, or the tuple of results."""
+        return self.is_read(unit) or (self.tupled and not self.results.isdisjoint(unit.outputs))
 
     def real_users(self, number: int) -> int:
         """Operations that read a value, members of groups counted one by one."""
@@ -95,7 +107,7 @@ class State:
         maker = self.maker
         if len(unit.operands) < 2:
             return [maker[o] for o in unit.operands]
-        return list(dict.fromkeys(maker[o] for o in unit.operands))
+        return list(dict.fromkeys([maker[o] for o in unit.operands]))
 
     # ------------------------------------------------------------ changes
 
@@ -156,24 +168,26 @@ class State:
 
     def _take(self, source: Unit, target: Unit) -> None:
         self.version += 1
+        readers, key = self.readers, target.key
         if len(source.members) == 1 and source.outputs[0] not in target.members:
             (number,) = source.members
             target.add(number)
-            self.readers[number].pop(target.key, None)
+            readers[number].pop(key, None)
             for v in self.graph.vertices[number].operands:
                 if v.number in target.operands:
-                    self.readers[v.number][target.key] = None
+                    readers[v.number][key] = None
             return
-        before = dict(target.operands)
+        before = dict.fromkeys(target.operands)
         new = [m for m in source.members if m not in target.members]
         for member in sorted(new, reverse=True) if len(new) > 1 else new:
             target.add(member)
+        after = target.operands
         for operand in before:
-            if operand not in target.operands:
-                self.readers[operand].pop(target.key, None)
-        for operand in target.operands:
+            if operand not in after:
+                readers[operand].pop(key, None)
+        for operand in after:
             if operand not in before:
-                self.readers[operand][target.key] = None
+                readers[operand][key] = None
 
     def drop(self, unit: Unit) -> None:
         """Forget a unit whose values nothing needs."""

@@ -44,6 +44,9 @@ GROUP = -1
 WHOLE = frozenset({GROUP})
 NOTHING = (0.0, 0)
 UNTIMED = -1.0
+SOMEWHERE = -1
+"""In place of a number: some operands before the last are untimed."""
+UNRUN = (-1, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 REUSED, EXPANDED, MIXED = 1, 2, 4
 """Flags of a use: elements are read several times, reads multiply, the way is not all elementwise."""
 SAME, ROW_STEP, TILED = 1, 2, 4
@@ -60,6 +63,21 @@ class Facts(NamedTuple):
     work: float
 
 
+_new = tuple.__new__
+"""Makes `Facts` without a Python call: there are several for every vertex."""
+
+
+class Asked(NamedTuple):
+    """How a unit reads an operand, for the model: the operand, its bytes, the share of its elements, whether
+    at the unit's own index and nowhere else, and how much more than asked is moved."""
+
+    number: int
+    bytes: int
+    share: float
+    straight: bool
+    waste: float
+
+
 @dataclass(slots=True, eq=False)
 class Unit:
     """A kernel in the making. `members`, `operands` and `outputs` are vertex numbers; `inner` says which
@@ -72,6 +90,8 @@ class Unit:
     kind: str = ""
     operands: dict[int, float] = field(default_factory=dict[int, float])
     """What is read, in order, with the seconds that it takes (`cost.py`) or `UNTIMED`."""
+    fresh: list[int] = field(default_factory=list[int])
+    """Operands that became untimed since all were timed, in order."""
     inner: dict[int, list[int]] = field(default_factory=dict[int, "list[int]"])
     facts: dict[int, Facts] = field(default_factory=dict[int, Facts])
     demand: dict[int, float] = field(default_factory=dict[int, float])
@@ -89,6 +109,7 @@ class Unit:
     blocks: float = 0.0
     """The blocks that the times of `operands` were computed for."""
     heavy: bool = False
+    scatters: bool = False
     reduced: int = 0
     """Elements that go into one result of its largest reduction."""
     transposed: int = 0
@@ -105,9 +126,15 @@ class Unit:
     """What is computed once per version."""
     grid: tuple[int, tuple[float, float]] = (0, (0.0, 0.0))
     """Blocks and threads, with what they were computed for (`cost.py`)."""
-    times: tuple[int, float] = (-1, 0.0)
+    run: tuple[int, float, float, float, float, float, float] = UNRUN
+    """By today's model, for a version: seconds to run alone, seconds of traffic, blocks, threads of each,
+    operations, and bytes of new data in a second (`cost.py`)."""
     reads: tuple[int, float] = (-1, 0.0)
-    """Seconds to run alone and to read all operands, each with the version that it was computed for."""
+    """Seconds to read all operands, with the version that they were computed for."""
+    asked: tuple[int, list[Asked]] = (-1, [])
+    """The operands as the model sees them, with the version that they were computed for."""
+    gate: tuple[int, bool, bool] = (-1, False, False)
+    """Whether it is a simple producer and a simple consumer to `priority.py`, with the version."""
 
     def __post_init__(self) -> None:
         self.root = self.graph.vertices[self.outputs[0]]
@@ -134,31 +161,44 @@ class Unit:
         """Take a vertex in, after all of its users that are members."""
         self.version += 1
         v = self.graph.vertices[number]
-        if number not in self.members:
-            self.members[number] = None
+        members, operands, inner = self.members, self.operands, self.inner
+        if number not in members:
+            members[number] = None
             if not v.plain:
-                self.odd += 1
-            if not v.plain and v.opcode in COUNTED:
-                self.shared += shared_memory(v, False)
-                self.shared_today += shared_memory(v, True)
-                self.reductions += bool(tiled_reduction(v))
-                self.heavy |= heavy(v)
-                if v.opcode == "reduce":
-                    self.reduced = max(self.reduced, reduced_extent(v))
-                self.transposed += v.elements if transposes(v) else 0
-                self.specials += is_special(v)
-        self.operands.pop(number, None)
+                self._count(v)
+        operands.pop(number, None)
         for operand in v.operands:
             o = operand.number
-            readers = self.inner.setdefault(o, [])
-            if number in readers:
+            readers = inner.get(o)
+            if readers is None:
+                inner[o] = [number]
+            elif number in readers:
                 continue
-            readers.append(number)
-            if o in self.members:
-                self.forget()
             else:
-                self.operands[o] = UNTIMED
-                self.facts.pop(o, None)
+                readers.append(number)
+            if o in members:
+                self.forget()
+                operands = self.operands
+                continue
+            self.fresh.append(SOMEWHERE if o in operands else o)
+            operands[o] = UNTIMED
+            self.facts.pop(o, None)
+
+    def _count(self, v: Vertex) -> None:
+        """What the limits of kernels count of a member that is not simply elementwise."""
+        self.odd += 1
+        if v.opcode not in COUNTED:
+            return
+        found = self.graph.counts.get(v.number) or counts(self.graph, v)
+        shared, today, tiled, long, scatters, reduced, moved, special = found
+        self.shared += shared
+        self.shared_today += today
+        self.reductions += tiled
+        self.heavy |= long
+        self.scatters |= scatters
+        self.reduced = max(self.reduced, reduced)
+        self.transposed += moved
+        self.specials += special
 
     def forget(self) -> None:
         """Facts are computed afresh: a use was added in the middle, or the kind has changed."""
@@ -168,6 +208,7 @@ class Unit:
             self.facts.clear()
             self.demand.clear()
             self.operands = dict.fromkeys(self.operands, UNTIMED)
+            self.fresh = [SOMEWHERE]
         self.counted = self.size = self.splits = 0
         self.flops = self.flops_before = NOTHING
 
@@ -180,72 +221,83 @@ class Unit:
         users = self.inner.get(number, ())
         for user in users:
             if user not in facts:
-                return self._from_below(number)
+                self._from_below(number, users)
+                break
         found = facts[number] = self._computed(number, users)
         return found
 
-    def _from_below(self, number: int) -> Facts:
-        """Users first, without recursion: chains may be long."""
+    def _from_below(self, number: int, users: Sequence[int]) -> None:
+        """The facts of what uses a value, without recursion: chains may be long."""
         facts, inner = self.facts, self.inner
-        stack = [number]
-        while stack:
+        stack = [number, *[u for u in users if u not in facts]]
+        while len(stack) > 1:
             n = stack[-1]
             if n in facts:
                 stack.pop()
                 continue
-            users = inner.get(n, ())
-            waiting = [u for u in users if u not in facts]
+            below = inner.get(n, ())
+            waiting = [u for u in below if u not in facts]
             if waiting:
                 stack += waiting
             else:
                 stack.pop()
-                facts[n] = self._computed(n, users)
-        return facts[number]
+                facts[n] = self._computed(n, below)
 
     def _computed(self, number: int, users: Sequence[int]) -> Facts:
         vertices, facts = self.graph.vertices, self.facts
         v = vertices[number]
         if not users:
-            return Facts(WHOLE, 1, 0, float(v.elements))
+            return _new(Facts, (WHOLE, 1, 0, float(v.elements)))
         if len(users) > 1 or number in self.outputs:
-            return self._of_many(number, users)
+            return self._of_many(v, users)
         (user,) = users
         u, use = vertices[user], facts[user]
+        sources, emissions, flags, work = use
         if u.pointwise and (u.shape is v.shape or same_dims(u.shape, v.shape)):
-            if use.work == v.elements or use.sources != WHOLE:
+            if work == v.elements or sources != WHOLE:
                 return use
-            return Facts(use.sources, use.emissions, use.flags, float(v.elements))
-        how, flags, each = link(self.graph, number, user)
+            return _new(Facts, (sources, emissions, flags, float(v.elements)))
+        how, more, each = self.graph.links.get((number, user)) or link(self.graph, number, user)
         if how & self._inherits():
-            if len(use.sources) > 1:
-                return self._of_many(number, users)
-            (source,) = use.sources
+            if len(sources) > 1:
+                return self._of_many(v, users)
+            (source,) = sources
             amount = float(v.elements) if source == GROUP else self.demand.get(source, 0.0)
-            return Facts(use.sources, use.emissions, use.flags | flags, float(-(-amount // 1)))
-        amount = self._demanded(user, use.work * each)
-        return Facts(frozenset((user,)), use.emissions, use.flags | flags, float(-(-amount // 1)))
+            return _new(Facts, (sources, emissions, flags | more, float(-(-amount // 1))))
+        amount = self._demanded(user, work * each)
+        return _new(Facts, (frozenset((user,)), emissions, flags | more, float(-(-amount // 1))))
 
-    def _of_many(self, number: int, users: Sequence[int]) -> Facts:
+    def _of_many(self, v: Vertex, users: Sequence[int]) -> Facts:
+        number, shape = v.number, v.shape
+        vertices, facts, links = self.graph.vertices, self.facts, self.graph.links
         sources: set[int] = {GROUP} if number in self.outputs else set()
         flags, inherits = 0, self._inherits()
         for user in users:
-            use = self.facts[user]
-            how, more, each = link(self.graph, number, user)
+            use, u = facts[user], vertices[user]
+            flags |= use.flags
+            if u.pointwise and (u.shape is shape or same_dims(u.shape, shape)):
+                sources |= use.sources
+                continue
+            how, more, each = links.get((number, user)) or link(self.graph, number, user)
+            flags |= more
             if how & inherits:
                 sources |= use.sources
             else:
                 sources.add(user)
                 self._demanded(user, use.work * each)
-            flags |= use.flags | more
-        work = sum([self.demand.get(s, 0.0) for s in sources if s != GROUP])
+        if len(sources) == 1 and GROUP in sources:
+            return _new(Facts, (WHOLE, 1, flags, float(v.elements)))
+        demand = self.demand
+        work = sum([demand.get(s, 0.0) for s in sources if s != GROUP])
         if GROUP in sources:
-            work += self.graph.vertices[number].elements
-        count = sum([1 if s == GROUP else self.facts[s].emissions for s in sources])
-        return Facts(frozenset(sources), count, flags, float(-(-work // 1)))
+            work += v.elements
+        count = sum([1 if s == GROUP else facts[s].emissions for s in sources])
+        return _new(Facts, (frozenset(sources), count, flags, float(-(-work // 1))))
 
     def _demanded(self, user: int, amount: float) -> float:
         """The most elements that any operand of a user has to give for it."""
-        found = self.demand[user] = max(self.demand.get(user, 0.0), amount)
+        before = self.demand.get(user, 0.0)
+        found = self.demand[user] = amount if amount > before else before
         return found
 
     def _inherits(self) -> int:
@@ -269,9 +321,9 @@ class Unit:
     def code(self) -> tuple[int, int]:
         """The size of the emitted code, and how often a cache-breaking operation is emitted."""
         if self.counted < len(self.members):
-            vertices = self.graph.vertices
+            vertices, facts = self.graph.vertices, self.facts
             for n in islice(self.members, self.counted, None):
-                count = self.use(n).emissions
+                count = (facts.get(n) or self.use(n)).emissions
                 self.size += count
                 if vertices[n].opcode in CACHE_BREAKERS:
                     self.splits += count
@@ -307,19 +359,26 @@ class Unit:
         """The hero that fixes the kernel's loops: a tiled one if there is one and the kernel is no loop."""
         if self.kind == LOOP or not self.specials:
             return self.root
-        heroes = self.heroes()
-        return next((h for h in heroes if tiled_reduction(h) or tiled_transpose(h)), heroes[0])
+        found = self.once("leading")
+        if found is None:
+            heroes = self.heroes()
+            tiled = [h for h in heroes if tiled_reduction(h) or tiled_transpose(h)]
+            found = self.keep("leading", tiled[0] if tiled else heroes[0])
+        return found
 
     def natural_kind(self) -> str:
         """`I` if a result's hero follows its input, else `L`."""
         if not self.specials:
             return LOOP
-        return INPUT if any(is_special(h) for h in self.heroes()) else LOOP
+        for hero in self.heroes():
+            if is_special(hero):
+                return INPUT
+        return LOOP
 
     def buffer(self) -> tuple[Vertex, Vertex] | None:
         """For a unit that updates an operand in place: the updating vertex and the operand."""
         root = self.root
-        if root.opcode not in ("dynamic-update-slice", "scatter") or self.is_multi:
+        if root.opcode not in ("dynamic-update-slice", "scatter") or len(self.outputs) > 1:
             return None
         target = root.operands[0]
         return None if target.number in self.members else (root, target)
@@ -345,6 +404,23 @@ def link(graph: Graph, number: int, user: int) -> tuple[int, int, float]:
         if not u.pointwise:
             flags = MIXED * (not pointwise_in(u, v)) | REUSED * reuses(u, v) | EXPANDED * expands(u, v)
         found = graph.links[number, user] = (how, flags, reads_each(u, v))
+    return found
+
+
+def counts(graph: Graph, v: Vertex) -> tuple[int, int, bool, bool, bool, int, int, bool]:
+    """What a vertex adds to a kernel: shared memory by X23's estimate and by today's, whether it is a tiled
+    reduction, heavy, a scatter, its reduced extent, elements that change their order, whether it is special.
+    Kept with the graph."""
+    found = graph.counts[v.number] = (
+        shared_memory(v, False),
+        shared_memory(v, True),
+        bool(tiled_reduction(v)),
+        heavy(v),
+        v.opcode == "scatter",
+        reduced_extent(v) if v.opcode == "reduce" else 0,
+        v.elements if transposes(v) else 0,
+        is_special(v),
+    )
     return found
 
 

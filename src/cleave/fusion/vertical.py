@@ -65,7 +65,10 @@ def _step(
 ) -> Unit | None:
     """Fuse the first operand that may be, and return it."""
     forbidden, settled = barred
-    for producer in sorted(state.operands(unit), key=lambda u: -place[u.key]):
+    operands = state.operands(unit)
+    if len(operands) > 1:
+        operands.sort(key=lambda u: -place[u.key])
+    for producer in operands:
         if producer.outputs[0] in settled or producer.root.opcode == "parameter":
             continue
         why: Why = None
@@ -89,7 +92,7 @@ def edge(state: State, rules: Rules, producer: Unit, consumer: Unit, duplicate: 
     """The edge rule but for what depends on how large the consumer has become."""
     if rules.base:
         return duplication(state, rules, producer, consumer, duplicate)
-    if producer.is_group:
+    if producer.kind:
         return not_fusible(f"{producer.name} is a group")
     return (
         reuse(rules, producer, consumer)
@@ -105,7 +108,7 @@ def _late(state: State, rules: Rules, producer: Unit, consumer: Unit) -> Why:
     if rules.base:
         return None
     why = budget(rules, producer, consumer, vertical=True)
-    if why is None and consumer.is_group:
+    if why is None and consumer.kind:
         why = code_dup(state, rules, producer, consumer)
     return why
 

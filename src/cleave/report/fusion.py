@@ -46,7 +46,8 @@ def fusion_text(plan: Plan, found: Sequence[Lint] = ()) -> str:
         lines += [f"  {n:6} {name}" for name, n in sorted(refused.items(), key=lambda i: (-i[1], i[0]))]
     if found:
         lines += ["", "Lints"]
-        lines += [f"  {lint.code}: {lint.text}{_at(lint.line)}" for lint in found]
+        lines += [f"  {lint.code}: {lint.text}{_at(lint.line)}" for lint in found[:MOST_NAMES]]
+        lines += _more(len(found) - MOST_NAMES, "lints")
     return "\n".join(lines) + "\n"
 
 
@@ -139,8 +140,8 @@ def decision_text(d: Decision) -> str:
 def fusion_data(
     plan: Plan, found: Sequence[Lint] = (), answer: Explanation | None = None, limit: int = 0
 ) -> dict[str, object]:
-    """The plan as data. With a limit, only so many decisions and kernels are listed and the rest is counted;
-    without, the log replays (`cleave.fusion.decisions.replay`)."""
+    """The plan as data. With a limit, only so many decisions, kernels, lints and members of all kernels are
+    listed, and the rest is counted; a log of which nothing is left out replays (`planning.plan_again`)."""
     kernels, decisions = plan.kernels, plan.decisions
     data: dict[str, object] = {
         "graph": plan.graph.name,
@@ -152,21 +153,27 @@ def fusion_data(
         "notes": list(plan.notes),
         "before": _totals(plan.before),
         "after": _totals(plan.totals),
-        "kernels": [_group(plan, g) for g in _first(kernels, limit)],
+        "kernels": _groups(plan, limit),
         "kernels_left_out": max(0, len(kernels) - limit) if limit else 0,
         "duplicated": {v.name: n for v, n in _first(plan.duplicates, limit)},
         "reasons": counts(decisions),
         "decisions": [as_data(d) for d in _first(decisions, limit)],
         "decisions_left_out": max(0, len(decisions) - limit) if limit else 0,
-        "lints": [{"code": f.code, "where": f.where, "text": f.text, "line": f.line} for f in found],
+        "lints": [
+            {"code": f.code, "where": f.where, "text": f.text, "line": f.line} for f in _first(found, limit)
+        ],
+        "lints_left_out": max(0, len(found) - limit) if limit else 0,
     }
     if answer is not None:
         data["explanation"] = {
             "one": answer.one.name,
             "two": answer.two.name,
             "together": bool(answer.together),
-            "edges": [as_data(d) for d in answer.edges],
-            "walls": [[a.name, b.name, [as_data(d) for d in edges]] for a, b, edges in answer.walls],
+            "edges": [as_data(d) for d in _first(answer.edges, limit)],
+            "walls": [
+                [a.name, b.name, [as_data(d) for d in _first(edges, MOST_NAMES if limit else 0)]]
+                for a, b, edges in _first(answer.walls, limit)
+            ],
             "changes": [{"sort": c.sort, "text": c.text} for c in answer.changes],
             "unseen": answer.unseen,
         }
@@ -189,16 +196,27 @@ def _totals(t: Totals) -> dict[str, float]:
     }
 
 
-def _group(plan: Plan, g: Group) -> dict[str, object]:
-    return {
-        "kind": g.kind or "single",
-        "horizontal": g.horizontal,
-        "members": [m.name for m in g.members],
-        "outputs": [o.name for o in g.outputs],
-        "operands": [o.name for o in g.operands],
-        "seconds": plan.seconds(g),
-        "lines": sorted({m.line for m in g.members if m.line}),
-    }
+def _groups(plan: Plan, limit: int) -> list[dict[str, object]]:
+    """Kernels; with a limit, also of the members of all of them together, and of the operands."""
+    found: list[dict[str, object]] = []
+    left = limit
+    for g in _first(plan.kernels, limit):
+        most = max(1, left) if limit else 0
+        members, operands = _first(g.members, most), _first(g.operands, most)
+        left -= len(members) + len(operands)
+        found.append(
+            {
+                "kind": g.kind or "single",
+                "horizontal": g.horizontal,
+                "members": [m.name for m in members],
+                "members_left_out": len(g.members) - len(members),
+                "outputs": [o.name for o in _first(g.outputs, most)],
+                "operands": [o.name for o in operands],
+                "seconds": plan.seconds(g),
+                "lines": sorted({m.line for m in members if m.line}),
+            }
+        )
+    return found
 
 
 PAGE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(

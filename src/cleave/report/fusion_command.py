@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -32,7 +32,9 @@ STRATEGIES = (
 EXPLAIN = "Two operations, by name or FILE:LINE: why do they not share a kernel?"
 SIZE = "NAME=N, the size of a dynamic dim."
 DATA = "Write data here, - for stdout."
-LIMIT = "Decisions and kernels in the data; 0 for all, to replay."
+MOST = 2000
+LIMIT = "Decisions, and kernels, in the data; 0 for all of any size."
+REPLAY = "Make the plan from the log in this file, that --json wrote, instead of planning."
 
 
 def register(app: typer.Typer, load: Load, sizes_of: Callable[[list[str] | None], dict[str, int]]) -> None:
@@ -48,17 +50,23 @@ def register(app: typer.Typer, load: Load, sizes_of: Callable[[list[str] | None]
         size: Annotated[list[str] | None, typer.Option("--size", help=SIZE, metavar="NAME=N")] = None,
         html: Annotated[Path | None, typer.Option(help="Write one page here.", metavar="FILE")] = None,
         json_file: Annotated[Path | None, typer.Option("--json", help=DATA, metavar="FILE")] = None,
-        limit: Annotated[int, typer.Option(help=LIMIT)] = 0,
+        limit: Annotated[int, typer.Option(help=LIMIT)] = MOST,
+        replay: Annotated[Path | None, typer.Option(help=REPLAY, metavar="FILE")] = None,
     ) -> None:
         """Which operations share a kernel, and why others do not."""
+        if limit < 0:
+            raise Invalid(f"--limit {limit} is negative", hint="0 is for all")
         graph = graph_at(where, load, sizes_of(size))
         from cleave.fusion.explaining import explain as explained
         from cleave.fusion.lints import lints
-        from cleave.fusion.planning import plan_fusion
+        from cleave.fusion.planning import plan_again, plan_fusion
         from cleave.fusion.rules import Rules, device_named
         from cleave.report.fusion import explanation_text, fusion_data, fusion_page, fusion_text
 
-        plan = plan_fusion(graph, strategy, Rules(epoch, device_named(device)))
+        if replay is not None:
+            plan = plan_again(graph, _logged(replay))
+        else:
+            plan = plan_fusion(graph, strategy, Rules(epoch, device_named(device)))
         found = lints(graph, plan.rules)
         answer = explained(plan, *explain) if explain is not None else None
         if html is not None:
@@ -77,10 +85,9 @@ def graph_at(where: str, load: Load, sizes: dict[str, int]) -> Graph:
     if where.endswith(".cleave"):
         from cleave.fusion.notation import parse_graph
 
-        path = Path(where)
-        if not path.is_file():
-            raise Invalid(f"there is no file {path}")
-        return parse_graph(path.read_text(encoding="utf-8"), path.stem)
+        if sizes:
+            raise Invalid(f"--size {next(iter(sizes))}: the sizes of a .cleave file stand in it")
+        return parse_graph(_text(Path(where)), Path(where).stem)
     from cleave.fusion.from_program import graph_of
     from cleave.ir.dims import Atom
     from cleave.report.found import named
@@ -94,6 +101,27 @@ def graph_at(where: str, load: Load, sizes: dict[str, int]) -> Graph:
             )
     given: dict[Any, int] = {**loaded.sizes, **{Atom(name): n for name, n in sizes.items()}}
     return graph_of(named(loaded.program), given)
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise Invalid(f"there is no file {path}")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{path} is no text: byte {error.start} is not UTF-8") from error
+    except OSError as error:
+        raise Invalid(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _logged(path: Path) -> dict[str, object]:
+    try:
+        data = json.loads(_text(path))
+    except ValueError as error:
+        raise Invalid(f"{path} is no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise Invalid(f"{path} holds no plan", hint="cleave fuse --json writes one")
+    return cast("dict[str, object]", data)
 
 
 def write(path: Path, text: str) -> None:

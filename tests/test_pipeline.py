@@ -11,6 +11,7 @@ import cleave.pipeline as pipeline
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.frontend.files import capture_for_proof
 from cleave.ir.dims import Atom
+from cleave.ir.parse import parse_program
 from cleave.ir.program import Program
 from cleave.ir.reference import evaluate
 from cleave.knobs import scope
@@ -163,6 +164,7 @@ def test_sizes_above_a_limit_get_another_variant(rows, monkeypatch):
     only = Compiled(made, [limited])
     limit = dict(limited.tiles.limits)[Atom("K")]
     monkeypatch.setattr(pipeline, "search", None)
+    monkeypatch.setattr(pipeline, "LEAST_GAIN", {"cpu": 0.0})  # none for being faster
     small, large = torch.randn(5, limit), torch.randn(5, limit + 1)
     assert_close(only(small)[0], torch.softmax(small.double(), -1))
     assert only.variants == [limited]
@@ -170,6 +172,20 @@ def test_sizes_above_a_limit_get_another_variant(rows, monkeypatch):
     assert len(only.variants) == 2 and only.variants[0] is limited
     only(torch.randn(6, limit + 7))
     assert len(only.variants) == 2
+
+
+def test_one_row_gets_a_variant_where_that_is_faster():
+    """One row of a product is bound by reading the weight, for which the tiles of 16 rows are too narrow."""
+    text = "program mm(x: f32[S, K], w: f32[K, N]) where K = 1024, N = 1024 {\n"
+    text += "  y[s: S, n: N]: f32 = contract[k: K](x[s, k], w[k, n])\n  return y[s, n]\n}\n"
+    program = parse_program(text)
+    made = plan(program, target="cpu", sizes=dims_by_name(program, {"S": 16}))
+    compiled = Compiled(made, list(made.variants))
+    known, w = len(compiled.variants), torch.randn(1024, 1024) / 32
+    for rows, variants in ((16, known), (1, known + 1), (1, known + 1)):
+        x = torch.randn(rows, 1024)
+        torch.testing.assert_close(compiled(x, w)[0], x @ w, rtol=1e-4, atol=1e-5)
+        assert len(compiled.variants) == variants
 
 
 def test_some_variant_has_no_limits(rows):

@@ -47,9 +47,9 @@ MOST_VARIANTS = 3
 MOST_FURTHER, MOST_SLOWDOWN = 8, 2.0
 """A further variant is looked for where those that serve the sizes are so much slower than one that does not,
 as long as there are not that many variants."""
-FURTHER_CHOICES, LEAST_GAIN = 4, {"cpu": 0.97, "cuda": 1.0}
+FURTHER_CHOICES, LEAST_GAIN = 4, {"cpu": 0.85, "cuda": 1.0}
 """It is taken if it promises to take less than this share of the time; so many stand behind it. On a GPU
-tiles that are half empty are slower than the model says."""
+tiles that are half empty are slower than the model says; on a CPU a variant costs seconds of a compiler."""
 
 MOST_SHAPES = 4096
 """Combinations of shapes whose variant is remembered."""
@@ -101,7 +101,7 @@ def plan(program: Program, *, target: str, sizes: Mapping[Dim, int] | None = Non
         raise Invalid(f"unknown target {target!r}", hint=f"one of {', '.join(TARGETS)}")
     found = search(program, reassociate=knobs().reassociate, numerics=knobs().numerics)
     chosen = usable(program, found.candidates)
-    # On a GPU every magnitude of sizes gets its variant when it comes (`Compiled`).
+    # Every magnitude of sizes may get its variant when it comes (`Compiled`), on a GPU also these.
     points = representatives(program, sizes or {})[: 1 if target == "cuda" else MOST_VARIANTS]
     machine = TARGETS[target]
     with without_collection():
@@ -281,11 +281,11 @@ class Compiled:
 
     def _slow(self, least: float, costs: Mapping[TileProgram, float], sizes: Mapping[Dim, int]) -> bool:
         """Whether to look for a further variant: where those that may serve the sizes are far from one that
-        may not; on a GPU also the first time that sizes of this magnitude come."""
+        may not, and the first time that sizes of this magnitude come."""
         if len(self.variants) >= MOST_FURTHER:
             return False
         magnitude = tuple(sizes[atom].bit_length() for atom in self.plan.program.dynamic)
-        new = self.plan.target == "cuda" and magnitude not in self.magnitudes
+        new = magnitude not in self.magnitudes
         self.magnitudes.add(magnitude)
         return new or least > MOST_SLOWDOWN * min(costs.values())
 

@@ -1,6 +1,6 @@
 """Kernels with warp groups: their text, what they compile to for compute capability 9, and what is refused.
 
-Nothing here runs them (Gluon has no interpreter): `tests/test_gpu.py` does, on a GPU.
+Nothing here runs them: `test_gluon_model.py` does, in a model of Gluon, and `tests/test_gpu.py` on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cleave.codegen.gluon_body import SCALE_UP, SMALL_DIVISOR
+from cleave.codegen.gluon_divided import SCALE_UP, SMALL_DIVISOR
 from cleave.codegen.gluon_skew import depending, needed
 from cleave.codegen.gluon_text import LEAN, helpers_for, layouts_for, translated
 from cleave.codegen.triton import emit
@@ -256,6 +256,23 @@ def test_a_tile_of_first_and_last_products_is_not_held_for_another_step_where_th
     small = shared.replace("Q2 = 256", "Q2 = 128").replace("Q2 by 256", "Q2 by 128")
     small = small.replace("stages 2", "stages 4")
     assert "_before" in text_of(parse_tiles(small)), "with more turns it may be held"
+
+
+def test_a_lane_that_products_only_sum_over_lies_in_pieces() -> None:
+    """192 columns as three times 64, each copied and multiplied by itself: none are padded to 256."""
+    rows, rest = text_of(program("pieces")).split("def main_copies(")
+    for piece in range(3):
+        left, right = (f"q_ring_slot * 2 + group) * 3 + {piece}", f"k_ring_slot) * 3 + {piece}")
+        assert rows.count(left) == rows.count(right) == 3, "first step, loop and what full tiles have left"
+    assert "k_ring = gl.allocate_shared_memory(gl.bfloat16, [3 * 2, 1, 128, 64]" in rest
+    assert len(re.findall(r"\[q0, t0\w*, 128\]", rest)) == 2
+    text = (FOLDER / "pieces.tiles").read_text()
+    old = "contract[q2](q, k)"
+    assert old in text
+    halved = text.replace(old, "contract[q2](half, k)")
+    halved = halved.replace("    c_5: f32", "    half[s, q2]: bf16 = add(q, q)\n    c_5: f32", 1)
+    with pytest.raises(Infeasible, match="lies in pieces"):
+        emit(parse_tiles(halved), described=True, grouped=True)
 
 
 def test_products_that_are_only_added_have_one_accumulator() -> None:

@@ -127,6 +127,17 @@ def test_source_is_valid_and_has_no_dead_code() -> None:
                 assert not unused, f"{name}: {function.name} takes {unused} for nothing"
 
 
+def test_the_next_kernel_is_let_start_when_all_is_stored() -> None:
+    """Blocks that wait for their turn beside those that work slow these down."""
+    text = emit(te.attention_split().tiles, overlapped=True).text
+    first, last = (part.rstrip().splitlines() for part in text.split("@triton.jit")[-2:])
+    assert first[-1].strip().startswith("tl.extra.cuda.gdc_launch_dependents()")
+    assert "tl.store(" in "".join(first[:-1]) and not any("gdc_wait" in line for line in first)
+    waits = next(n for n, line in enumerate(last) if "gdc_wait" in line)
+    assert all("tl.load(" not in line for line in last[:waits])
+    assert not any("launch_dependents" in line for line in last)
+
+
 def test_lines_are_short_where_they_can_be() -> None:
     lines = [line for text in sources().values() for line in text.splitlines()]
     assert sum(len(line) > 130 for line in lines) < len(lines) / 100

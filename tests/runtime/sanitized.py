@@ -81,6 +81,7 @@ def examples() -> None:
         attention_split(s_tile=3, t_tile=5, width=12, part_tile=2),
         *(te.matmul(n_tile=rows, o_tile=37, k_tile=21) for rows in (1, 2, 3, 4)),
         te.matmul(n_tile=2, o_tile=37, k_tile=21, dtype="bf16"),
+        *(te.matmul(n_tile=rows, o_tile=35, k_tile=21) for rows in (13, 16, 30)),  # columns in place of rows
         te.softmax_loops(n_tile=3, k_tile=70),
     )
     for example in (*te.EXAMPLES, *odd):

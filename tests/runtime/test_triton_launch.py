@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from triton.runtime.errors import PTXASError
 
 import tile_examples as te
 from cleave.codegen.source import Source
 from cleave.codegen.triton import emit
-from cleave.errors import BuildError, Invalid
-from cleave.ir.dims import Atom
+from cleave.errors import BuildError, Infeasible, Invalid
 from cleave.knobs import scope
 from cleave.runtime import triton_launch
-from cleave.runtime.triton_build import compile_for, load_module
-from cleave.runtime.triton_launch import TritonLauncher, dense, split_steps
+from cleave.runtime.triton_build import compile_for, load_module, refusing
+from cleave.runtime.triton_launch import TritonLauncher, dense
 from cleave.schedule.parse import parse_tiles
 
 TESTS = Path(__file__).parents[1]
@@ -130,6 +130,15 @@ def test_source_that_triton_refuses_is_a_build_error(tmp_path: Path) -> None:
         compile_for(broken)
 
 
+def test_what_threads_have_no_registers_for_is_infeasible() -> None:
+    (entry,) = emit(te.matmul(16, 16, 16, "f16").tiles).entries
+    said = "ptxas fatal : (C7602) Insufficient registers (128) to compile instruction at line 410"
+    with pytest.raises(Infeasible, match="kernel main needs more registers"), refusing(entry):
+        raise PTXASError(said)
+    with pytest.raises(BuildError, match="refuses kernel main"), refusing(entry):
+        raise PTXASError("ptxas fatal : another thing")
+
+
 def test_spills_are_seen(tmp_path: Path) -> None:
     example = te.softmax_keep(4, 2048)
     kernels = tuple(replace(kernel, warps=1) for kernel in example.tiles.kernels)
@@ -169,9 +178,3 @@ def test_dense_strides() -> None:
     assert dense((2, 3, 4)) == (12, 4, 1)
     assert dense((2, 0, 4)) == (4, 4, 1)
     assert dense(()) == ()
-
-
-def test_parts_are_made_of_whole_tiles() -> None:
-    tiles = te.attention_split(t_tile=32).tiles
-    assert [(str(dim), step) for dim, step in split_steps(tiles).items()] == [("parts(T)", 32)]
-    assert Atom("T") in tiles.splits

@@ -14,7 +14,7 @@ from cleave.pipeline import Plan, plan
 from cleave.schedule.cost import kernel_cost
 from cleave.schedule.groups import COLUMN_REGISTERS, GROUP_ROWS
 from cleave.schedule.machine import H200
-from cleave.schedule.tiles import Kernel
+from cleave.schedule.tiles import Kernel, Loop
 
 
 def planned(width: int, rows: int) -> Plan:
@@ -55,6 +55,26 @@ def test_narrow_sums_and_few_rows_are_not_shared_by_columns(width: int, rows: in
         assert not kernel.groups or rows_of(kernel) >= GROUP_ROWS * kernel.groups
 
 
+def test_sums_of_256_columns_fit_beside_scores_of_64_keys() -> None:
+    first = kernels(planned(256, 2048))[0]
+    assert first.groups == 2 and rows_of(first) == 2 * GROUP_ROWS
+    loops = [s for s in first.body if isinstance(s, Loop)]
+    assert {loop.tile for loop in loops} == {64}
+
+
+def test_an_index_that_products_only_sum_over_needs_no_power_of_two() -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax((q @ k.transpose(-1, -2)) * 0.1, -1) @ v
+
+    with FakeTensorMode():
+        q, k, v = (torch.empty(64, 2048, n, dtype=torch.bfloat16) for n in (192, 192, 128))
+        marks = {"q": (None, "S", None), "k": (None, "T", None), "v": (None, "T", None)}
+        found = capture(attention, (q, k, v), {}, dynamic=marks)
+    made = plan(found.program, target="cuda", sizes={Atom("S"): 2048, Atom("T"): 2048})
+    tiles = {k.groups: sorted(w.tile for w in k.whole) for k in reversed(kernels(made))}
+    assert tiles[2] == [128, 192] and tiles[0] == [128, 256]
+
+
 def test_what_one_group_computes_for_all_is_counted_once() -> None:
     sizes: dict[Dim, int] = {Atom("S"): 128, Atom("T"): 2048}
     made = planned(512, 128)
@@ -70,3 +90,14 @@ def test_a_choice_without_groups_is_always_kept() -> None:
     made = planned(128, 2048)
     assert kernels(made)[0].groups
     assert any(not kernel.groups for kernel in kernels(made))
+
+
+def test_three_groups_have_no_registers_for_sums_of_256_columns() -> None:
+    """A kernel of 512 threads is assembled with 128 registers each, and such a product takes 154."""
+    with FakeTensorMode():
+        x, w = (torch.empty(4096, n, dtype=torch.bfloat16) for n in (4096, 6144))
+        found = capture(lambda x, w: x @ w, (x, w), {}, dynamic={"x": ("S", None)})
+    made = plan(found.program, target="cuda", sizes={Atom("S"): 4096}, count=64)
+    shapes = {(k.groups, *(axis.tile for axis in k.grid)) for k in kernels(made) if k.groups}
+    assert shapes and all(rows * columns // (groups * 128) <= 128 for groups, rows, columns in shapes)
+    assert all(columns < 256 for groups, _, columns in shapes if groups == 3)

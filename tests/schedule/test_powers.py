@@ -90,6 +90,22 @@ def test_numbers_out_of_a_tensor_stay_as_they_are() -> None:
         assert changed(example.tiles) == example.tiles
 
 
+def test_a_function_within_one_is_as_good_as_a_product() -> None:
+    """Nothing of it is too large for `log2 e`; an exponential or a logarithm may be."""
+    text = SCORES.replace("FACTOR", "50.0").replace("OPERATION(dot, k)", "mul(bent, k)")
+    for function, steps in (("tanh", 1), ("sin", 1), ("exp", 0), ("log", 0)):
+        bent = f"      bent[s, t]: f32 = {function}(dot)\n      score"
+        tiles = parse_tiles(text.replace("      score", bent, 1))
+        found = [fn for fn, _ in computed(changed(tiles).kernels[0].body)]
+        assert found.count("fma") == found.count("exp2") == steps, function
+        verify(changed(tiles))
+    tiles = parse_tiles(text.replace("      score", "      bent[s, t]: f32 = tanh(dot)\n      score", 1))
+    random = np.random.default_rng(0)
+    inputs = {"x": random.standard_normal((5, 11)), "y": random.standard_normal((37, 11))}
+    right = run(tiles, inputs, dtype=np.float64)["out"]
+    assert np.allclose(run(changed(tiles), inputs, dtype=np.float64)["out"], right, rtol=1e-12)
+
+
 def test_masked_scores_and_rows_that_see_nothing() -> None:
     example = te.attention()
     new = changed(example.tiles)

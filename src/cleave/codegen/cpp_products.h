@@ -194,6 +194,53 @@ __attribute__((noinline, noclone)) void product_part(i64 rows, i64 columns, i64 
   }
 }
 
+#if defined(CLEAVE_TRANSPOSES)
+constexpr i64 kTurned = 96;  // columns that are made at once: a multiple of the rows of any register block and of 8
+
+// c[i, j] (+)= turned[j, i] for some rows and `columns` columns.
+inline void turn_back(i64 rows, i64 columns, const float* turned, float* c, i64 c_row, bool add) {
+  constexpr i64 W = kColumns<float>;
+  for (i64 i = 0; i < rows; i += 8)
+    for (i64 j = 0; j < columns; j += 8) {
+      float block[64];
+      transpose8(turned + j * W + i, W, block, 8);
+      float* const out = c + i * c_row + j;
+      const i64 height = least(8, rows - i), width = least(8, columns - j);
+      if (width == 8)
+        for (i64 y = 0; y < height; ++y)
+          *reinterpret_cast<float8_loose*>(out + y * c_row) =
+              add ? load8(out + y * c_row) + load8(block + 8 * y) : load8(block + 8 * y);
+      else
+        for (i64 y = 0; y < height; ++y)
+          for (i64 x = 0; x < width; ++x) out[y * c_row + x] = block[8 * y + x] + (add ? out[y * c_row + x] : 0);
+    }
+}
+
+// One part of the depth with few rows, where the elements of a column of b are next to each other: the columns take
+// the place of the rows. Then b is read as it lies, and the short side of the result is transposed instead of b.
+inline __attribute__((noinline)) void product_turned(i64 rows, i64 columns, i64 depth, const float* a, i64 a_row,
+                                                     i64 a_k, const float* b, i64 b_column, float* c, i64 c_row,
+                                                     bool add, float* room) {
+  constexpr i64 W = kColumns<float>;
+  float* const turned = room + kDepth * W;
+  for (i64 i = 0; i < rows; i += W) {
+    const i64 n = least(W, rows - i);
+    pack_panel(depth, a + i * a_row, a_k, a_row, n, room);
+    for (i64 j = 0; j < columns; j += kTurned) {
+      const i64 some = least(kTurned, columns - j);
+      for (i64 y = 0, count = 0; y < some; y += count) {
+        count = block_rows(some - y);
+        const float* const from = b + (j + y) * b_column;
+        for (i64 next = count; next < 2 * count; ++next)
+          for (i64 k = 0; k < depth; k += 16) __builtin_prefetch(from + next * b_column + k);
+        product_block<false>(count, depth, from, b_column, i64(1), from, i64(0), room, turned + y * W, W, W, false);
+      }
+      turn_back(n, some, turned, c + i * c_row + j, c_row, add);
+    }
+  }
+}
+#endif
+
 // c[i, j] (+)= sum_k a[i, k] * b[k, j]; the columns of c are next to each other. `room` holds a panel of 32 KiB at
 // most, slivers of kSliverBytes, and eight elements.
 template <class T, class B>
@@ -206,6 +253,18 @@ __attribute__((noinline, noclone)) void product(i64 rows, i64 columns, i64 depth
   if (rows <= kFewRows && (b_column == 1 || (b_k == 1 && a_k == 1)))
     return few_rows(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row);
   if (rows <= kFewRows) add = true;
+#if defined(CLEAVE_TRANSPOSES)
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<B, float>) {
+    constexpr i64 W = kColumns<T>;
+    const i64 wide = ceil_div(rows, W) * W;  // with what is empty of the panels of the rows
+    if (b_k == 1 && b_column != 1 && wide <= 2 * W && 4 * wide <= 5 * rows && columns >= 2 * rows) {
+      for (i64 k = 0; k < depth; k += kDepth)
+        product_turned(rows, columns, least(kDepth, depth - k), a + k * a_k, a_row, a_k, b + k, b_column, c, c_row,
+                       add || k > 0, room);
+      return;
+    }
+  }
+#endif
   for (i64 k = 0; k < depth; k += kDepth)
     for (i64 r = 0; r < rows; r += kSliverRows<T>)
       product_part(least(kSliverRows<T>, rows - r), columns, least(kDepth, depth - k), a + r * a_row + k * a_k, a_row,

@@ -15,10 +15,20 @@ constexpr int kLines = 2, kSums = 2;
 constexpr int kLines = 8, kSums = 8;
 #endif
 
-// c[r, j] += sum_k a[r, k] * b[k, j] for R rows, K lines of b and `count` blocks of J vectors of columns.
+constexpr int kLineBytes = 64;  // of a cache
+constexpr i64 kAheadBytes = 512;  // of a line of b: asked for before they are read
+
+constexpr int within(int least, int x, int most) { return x < least ? least : x > most ? most : x; }
+
+// Columns of a step, in vectors: a cache line of b.
+template <class T, class B>
+constexpr int kStep = within(1, kLineBytes / kLanes<T> / int(sizeof(B)), 4);
+
+// c[r, j] += sum_k a[r, k] * b[k, j] for R rows, K lines of b and `count` blocks of J vectors of columns; of each
+// line what lies `ahead` is asked for.
 template <int R, int J, int K, class T, class B>
 inline __attribute__((always_inline)) void add_lines(i64 count, const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
-                                                     T* c, i64 c_row) {
+                                                     T* c, i64 c_row, i64 ahead) {
   using V = typename Vector<T>::type;
   using L = typename Vector<T>::loose;
   constexpr bool held = R * K <= 8;  // in registers for the whole run
@@ -38,6 +48,7 @@ inline __attribute__((always_inline)) void add_lines(i64 count, const T* a, i64 
       for (int j = 0; j < J; ++j) sum[r][j] = *reinterpret_cast<const L*>(c + r * c_row + j * kLanes<T>);
 #pragma GCC unroll 8
     for (int k = 0; k < K; ++k) {
+      __builtin_prefetch(b + k * b_k + ahead);
       V line[J];
 #pragma GCC unroll 8
       for (int j = 0; j < J; ++j) line[j] = load_lanes<T>(b + k * b_k + j * kLanes<T>);
@@ -67,14 +78,20 @@ __attribute__((noinline, noclone)) void add_edge(i64 rows, i64 columns, i64 dept
     }
 }
 
-// K lines over all columns: blocks of vectors, single vectors, and what is left.
+// K lines over all columns: blocks of vectors, single vectors, and what is left. At the end of a run the start of the
+// next K lines is asked for, which no processor guesses.
 template <int R, int J, int K, class T, class B>
 inline void add_some_lines(i64 columns, const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k, T* c, i64 c_row) {
-  constexpr i64 lanes = kLanes<T>;
-  add_lines<R, J, K>(columns / (J * lanes), a, a_row, a_k, b, b_k, c, c_row);
-  const i64 whole = columns / (J * lanes) * (J * lanes), vectors = columns / lanes * lanes;
+  constexpr i64 lanes = kLanes<T>, step = J * lanes, far = kAheadBytes / i64(sizeof(B)) / step;
+  const i64 count = columns / step, early = greatest(0, count - far), whole = count * step;
+  for (i64 n = 0, part = 0; part < 2; ++part) {
+    const i64 ahead = part ? K * b_k - early * step : far * step, stop = part ? count : early;
+    add_lines<R, J, K>(stop - n, a, a_row, a_k, b + n * step, b_k, c + n * step, c_row, ahead);
+    n = stop;
+  }
   if (whole == columns) return;
-  add_lines<R, 1, K>((vectors - whole) / lanes, a, a_row, a_k, b + whole, b_k, c + whole, c_row);
+  const i64 vectors = columns / lanes * lanes;
+  add_lines<R, 1, K>((vectors - whole) / lanes, a, a_row, a_k, b + whole, b_k, c + whole, c_row, K * b_k);
   add_edge(R, columns - vectors, K, a, a_row, a_k, b + vectors, b_k, c + vectors, c_row);
 }
 
@@ -147,7 +164,7 @@ __attribute__((noinline)) void product_streamed(i64 columns, i64 depth, const T*
                                                 i64 b_k, i64 b_column, T* c, i64 c_row) {
   if (b_column == 1) {
     constexpr int K = R == 1 || kLines < 8 ? kLines : 4;
-    constexpr int J = R == 4 ? 2 : 4;
+    constexpr int J = R == 1 || kStep<T, B> < 2 ? kStep<T, B> : 2;
     i64 k = 0;
     for (; k + K <= depth; k += K)
       add_some_lines<R, J, K>(columns, a + k * a_k, a_row, a_k, b + k * b_k, b_k, c, c_row);

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from cleave.codegen.gluon_body import Rows
 from cleave.codegen.gluon_plan import (
@@ -63,7 +64,7 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     params.described = True
     lanes = plan_lanes(kernel)
     groups = plan_groups(kernel, lanes)
-    lanes = replace(lanes, exact=frozenset({groups.rows}))
+    lanes = replace(lanes, exact=frozenset({groups.rows, *groups.pieces}))
     copies = Copies(names, groups, _ordinals(kernel.body))
     rows = Rows(groups, copies)
     rows.products, rows.stages = _products(kernel.body), kernel.stages
@@ -187,6 +188,7 @@ def _main(name: str, groups: Groups, rings: Sequence[Ring], rows: Rows, given: S
     for ring in rings:
         turns = ring.turns
         count = turns if ring.shared else f"{groups.count} * {turns}"
+        count = count if ring.pieces == 1 else f"{ring.pieces} * {count}"
         shape = ", ".join(map(str, ring.block))
         room = f"{TYPES[ring.dtype]}, [{count}, {shape}], {ring.descriptor}.layout"
         lines.append(f"    {ring.name} = gl.allocate_shared_memory({room})")
@@ -257,8 +259,11 @@ class _Copying:
         count = 1 if ring.shared else self.groups.count
         total = ring.bytes(self.groups.count)
         scope.lines.append(Line(f"mbarrier.expect({full}.index({slot}), {total})"))
-        for number in range(count):
-            starts = ", ".join(starts_of(scope, box, self.groups.apart, count, str(number)))
+        for number, piece in product(range(count), range(ring.pieces)):
+            starts = starts_of(scope, box, self.groups.apart, count, str(number))
+            if piece:
+                starts[ring.pieced] = scope.plus(starts[ring.pieced], str(piece * ring.block[ring.pieced]))
             place = slot if ring.shared else f"{slot} * {count} + {number}"
-            call = f"copy_in({ring.descriptor}, [{starts}], {full}.index({slot}), {ring.name}.index({place}))"
-            scope.lines.append(Line(call))
+            place = place if ring.pieces == 1 else f"({place}) * {ring.pieces} + {piece}"
+            where = f"{full}.index({slot}), {ring.name}.index({place})"
+            scope.lines.append(Line(f"copy_in({ring.descriptor}, [{', '.join(starts)}], {where})"))

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from cleave.codegen.gluon_divided import by_reciprocal
 from cleave.codegen.gluon_loops import write_loop
 from cleave.codegen.gluon_plan import (
     FLUSHING,
+    PIECE,
     Copies,
     Groups,
     Ring,
@@ -43,7 +45,6 @@ from cleave.schedule.tiles import (
     Store,
 )
 
-SMALL_DIVISOR, SCALE_UP = 2.0**-120, 2.0**64
 WIDE_OPERAND = 256
 """Columns."""
 
@@ -196,6 +197,8 @@ class Rows(Body):
             if held is None or scope.values[name].text:
                 continue
             rows = self.groups.rows
+            if PIECE in held.text:
+                raise Infeasible(f"{name} lies in pieces and is used outside of products")
             if rows not in held.order:
                 raise Infeasible(f"{name} has no rows and is used outside of products")
             self.await_tile(scope, name)
@@ -216,7 +219,7 @@ class Rows(Body):
         return super().tile(scope, statement)  # pyright: ignore[reportArgumentType]
 
     def compute(self, scope: Scope, statement: Compute) -> Tile:
-        divided = self.divided(scope, statement)
+        divided = by_reciprocal(self, scope, statement)
         if divided is not None:
             return divided
         name, dtype = LEAN_OF.get(statement.fn), statement.dtype
@@ -229,22 +232,6 @@ class Rows(Body):
         if dtype != "f32":
             text += f".to({TYPES[dtype]})"
         return self.made(scope, statement.out, text, dtype, statement.axes, arg.lanes)
-
-    def divided(self, scope: Scope, statement: Compute) -> Tile | None:
-        """A block divided by one number for each row (or column): multiplied by that number's reciprocal, a
-        tenth of the instructions, within 4 units in the last place. Where the reciprocal would overflow both
-        factors of it are near 2^64."""
-        if statement.fn != "div" or statement.dtype != "f32" or knobs().numerics == "strict":
-            return None
-        value, by = (scope.value(name) for name in statement.args)
-        if not (set(by.lanes) < set(value.lanes) and by.lanes) or {value.dtype, by.dtype} != {"f32"}:
-            return None
-        small, up = (number(x, "f32") for x in (SMALL_DIVISOR, SCALE_UP))
-        scale = scope.line("scale", f"gl.where(gl.abs({by.text}) < {small}, {up}, 1.0)")
-        part = scope.line("part", f"1.0 / ({by.text} * {scale})")
-        wide = [scope.spread(text, by.lanes, value.lanes) for text in (part, scale)]
-        text = f"{value.text} * {wide[0]} * {wide[1]}"
-        return self.made(scope, statement.out, text, "f32", statement.axes, value.lanes)
 
     def reduce(self, scope: Scope, statement: ReduceTile) -> Tile:
         if self.groups.shares & set(scope.lanes.over(statement.over, scope.tiles)):
@@ -329,8 +316,15 @@ class Rows(Body):
             base = self.full(scope, number(onto.literal, "f32"), "f32", lanes)
         else:
             base = scope.filled(convert(onto, onto.text, "f32"), onto.lanes, lanes)
-        text = f"{name} = warpgroup_mma({left}, {right}, {base}{extra}, is_async=True)"
-        scope.lines.append(Line(text, name, kept=True))
+        pieces = self.groups.pieces.get(roles.k)
+        total = scope.lanes.length(roles.k, scope.tiles)
+        for piece in range(1 if pieces is None else total // pieces):
+            a, b = (side.replace(PIECE, str(piece)) for side in (left, right))
+            if pieces is not None and (a == left or b == right):
+                raise Infeasible(f"{statement.out} sums {total} columns, which registers hold no pieces of")
+            text = f"{name} = warpgroup_mma({a}, {b}, {base}{extra}, is_async=True)"
+            scope.lines.append(Line(text, name, kept=True))
+            base, extra = name, ""
         made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in lanes)
         return Running(name, reads), Tile(name, "f32", statement.axes, lanes, made)
 
@@ -382,7 +376,7 @@ class Rows(Body):
     ) -> None:
         """Make 0 what a tile in shared memory holds beyond the span of a product's index."""
         inside = scope.lanes.inside(roles.k, scope.tiles)
-        if held.order[0] != roles.k or len(indices) > 1 or inside != tuple(indices):
+        if held.order[0] != roles.k or len(indices) > 1 or inside != tuple(indices) or PIECE in held.text:
             raise Infeasible(f"{statement.out} sums a part of a tile in shared memory")
         span = scope.spans[indices[0]]
         rows, columns = scope.lengths(held.order)

@@ -40,6 +40,10 @@ LONGEST_ROW = 1024
 """Elements of a tile along the last dim: a copy is of as many boxes of 128 bytes as that takes."""
 MATRIX_COLUMNS = (16, 32, 64, 128, 256)
 """How many columns a group's part of a product may have."""
+LEAST_PIECE = 32
+"""Elements: 64 bytes, of which a box in shared memory is made."""
+PIECE = "@piece@"
+"""Stands for the number of a piece in the text of a tile that has several."""
 REGISTERS = {2: (240, 24), 3: (160, 24)}
 """Registers per thread of computing and copying warps, by the number of warp groups."""
 FLUSHING = 2
@@ -51,13 +55,16 @@ three, loops spill (a compiler sees through its own exponential, but not through
 class Groups:
     """A kernel's rows: their lane, the number of warp groups, the rows of each, and the columns of the
     layout in which vectors along the rows are held. `split` are lanes of columns that the groups share
-    instead of the rows: in registers a group has its part of them."""
+    instead of the rows: in registers a group has its part of them. `pieces` are lanes that products only sum
+    over, of which shared memory holds as many pieces of so many elements as it takes: no power of two fits
+    them."""
 
     rows: int
     count: int
     height: int
     columns: int
     split: frozenset[int] = frozenset()
+    pieces: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
     def shares(self) -> frozenset[int]:
@@ -94,7 +101,8 @@ def plan_groups(kernel: Kernel, lanes: Lanes) -> Groups:
                 f"{total} rows for {kernel.groups} warp groups; {GROUP_ROWS} or a multiple each, "
                 "or these and columns of sums to share"
             )
-    whole = Groups(rows, kernel.groups, total, lanes.length(dots[0].n, every), split)
+    pieces = _pieces(lanes, dots, tiles)
+    whole = Groups(rows, kernel.groups, total, lanes.length(dots[0].n, every), split, pieces)
     return replace(whole, height=whole.own(rows, total), columns=whole.own(dots[0].n, whole.columns))
 
 
@@ -106,6 +114,18 @@ def _split(kernel: Kernel, lanes: Lanes, dots: Sequence[Roles], tiles: Mapping[I
     lengths = [lanes.length(lane, tiles) for lane in found]
     fine = all(n % kernel.groups == 0 and n // kernel.groups in MATRIX_COLUMNS for n in lengths)
     return found if fine else frozenset()
+
+
+def _pieces(lanes: Lanes, dots: Sequence[Roles], tiles: Mapping[Index, int]) -> dict[int, int]:
+    """Lanes that are only summed over, of one index that a block spans, whose tile is no power of two, and
+    the largest one that divides it."""
+    found: dict[int, int] = {}
+    for lane in {r.k for r in dots} - {n for r in dots for n in (r.m, r.n)}:
+        inside = [tiles[i] for i in lanes.members[lane] if tiles.get(i, 1) > 1]
+        piece = inside[0] & -inside[0] if len(inside) == 1 else 0
+        if piece >= LEAST_PIECE and piece != inside[0]:
+            found[lane] = piece
+    return found
 
 
 # ---------------------------------------------------------------- copies
@@ -127,10 +147,14 @@ class Ring:
     shape: tuple[int, int]
     shared: bool
     once: bool
+    pieces: int = 1
+    """Of a tile: each has a box of its own."""
+    pieced: int = -1
+    """Which dim of the box these are along."""
 
     def bytes(self, groups: int) -> int:
         """Bytes of one turn."""
-        return prod(self.block) * width(self.dtype) * (1 if self.shared else groups)
+        return self.pieces * prod(self.block) * width(self.dtype) * (1 if self.shared else groups)
 
     @property
     def turns(self) -> str:
@@ -140,6 +164,7 @@ class Ring:
     def buffer(self, slot: str, groups: int) -> str:
         """A group's matrix in a slot."""
         place = slot if self.shared else f"{slot} * {groups} + group"
+        place = place if self.pieces == 1 else f"({place}) * {self.pieces} + {PIECE}"
         text = f"{self.name}.index({place})"
         return text if self.block == self.shape else f"{text}.reshape([{self.shape[0]}, {self.shape[1]}])"
 
@@ -161,13 +186,21 @@ class Copies:
         if split is None:
             return None
         block, order, shape = split
+        pieces, along = 1, -1
+        for lane in self.groups.pieces.keys() & set(order):
+            own = next(i for i in scope.lanes.inside(lane, scope.tiles) if scope.spans[i].tile > 1)
+            along = next(n for n, term in enumerate(load.terms) if term.variable == own)
+            size = self.groups.pieces[lane]
+            pieces = block[along] // size
+            block = (*block[:along], size, *block[along + 1 :])
+            shape = (size, shape[1]) if order[0] == lane else (shape[0], size)
         shared = not self.groups.apart & set(order)
         key = (load.tensor, block, order, load.out if once else self.ordinals.get(load.out, 0))
         if key not in self.rings:
             name = self.names.take(f"{load.tensor}_ring")
             descriptor = scope.params.descriptor(load.tensor, block)
             self.rings[key] = Ring(
-                name, load.tensor, load.dtype, descriptor, block, order, shape, shared, once
+                name, load.tensor, load.dtype, descriptor, block, order, shape, shared, once, pieces, along
             )
         self.loads[load.out] = self.rings[key]
         return self.rings[key]

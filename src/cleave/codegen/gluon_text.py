@@ -36,6 +36,8 @@ WIDEST = 256
 _LAYOUT = re.compile(r"\b(MMA|ROWS|COLUMNS|LEFT)_(\d+)\b")
 _SHARED = re.compile(r"\bSHARED_(\d+)_(\d+)_(float16|bfloat16|float32)\b")
 _WORD = re.compile(r"(?<![\w.])(" + "|".join(HELPERS) + r")(?=\()|(?<=, )(larger|smaller|times)(?=\))")
+_ALONE = re.compile(r"^( +)(larger|smaller|times),$", re.M)
+"""A function that a reduction is by, on a line of its own where the call is too long for one."""
 
 ONCE = "@1@"
 """The same for tiles that come once for each tile of the grid."""
@@ -70,7 +72,10 @@ def tanh_flushed(x):
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [above], dtype=gl.float32, is_pure=True, pack=1
     )
     far = gl.fma(part, -2.0, 1.0)
-    return gl.where(size < 0.625, near, gl.where(x < 0, far * -1.0, far))
+    far = gl.inline_asm_elementwise(
+        "copysign.f32 $0, $1, $2;", "=f,f,f", [x, far], dtype=gl.float32, is_pure=True, pack=1
+    )
+    return gl.where(size < 0.625, near, far)
 """,
 }
 """Functions of float32 in few instructions, in the order in which a module lists them; each may call those
@@ -103,6 +108,7 @@ def anew(slot):
 def translated(text: str) -> str:
     """A line of Triton as a line of Gluon."""
     text = _WORD.sub(lambda m: f"{m.group(0)}_in_group", text)
+    text = _ALONE.sub(r"\1\2_in_group,", text)
     return re.sub(r"\btl\.(?!PropagateNan)", "gl.", text)
 
 

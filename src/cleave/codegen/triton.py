@@ -28,9 +28,11 @@ from cleave.codegen.triton_grid import (
 from cleave.codegen.triton_maps import HELPERS
 from cleave.codegen.triton_merge import close, joined, kept_of
 from cleave.codegen.triton_scope import Parameters, Scope
+from cleave.codegen.triton_sink import sunk
 from cleave.codegen.triton_text import Line, Names, prune, render, words_of
 from cleave.codegen.triton_tiles import plan_lanes
 from cleave.errors import Invalid
+from cleave.schedule.parts import without_borders
 from cleave.schedule.tiles import Kernel, TileProgram
 
 PRECISIONS = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
@@ -68,6 +70,8 @@ def emit(
             entries.append(Entry(*given, groups=kernel.groups, persistent=goes_on, uneven=uneven))
             continue
         early = overlapped and number > 0
+        kernel = without_borders(tp, kernel)
+        kernel = sunk(kernel) if described and kernel.descriptors else kernel
         manner = _Manner(
             PRECISIONS[precision],
             described and kernel.descriptors,
@@ -124,8 +128,6 @@ def _function(
     params.described = manner.described
     scope = Scope(params, plan_lanes(kernel), index_names, names)
     decode(scope, kernel, kept_of(own, closing))
-    if manner.leads:
-        scope.lines.append(Line("tl.extra.cuda.gdc_launch_dependents()  # the next kernel waits by itself"))
     if manner.waits:
         scope.lines.append(Line("tl.extra.cuda.gdc_wait()  # for what the kernel before wrote"))
     if closing is None:
@@ -133,6 +135,8 @@ def _function(
         body.write(scope, kernel.body)
     else:
         close(scope, own, closing, manner.precision)
+    if manner.leads:  # last: blocks that wait beside this one slow it down
+        scope.lines.append(Line("tl.extra.cuda.gdc_launch_dependents()  # the next kernel waits by itself"))
     lines, _ = prune(scope.lines, set())
     body = render(lines)
     words = {word for line in body for word in words_of(line)}

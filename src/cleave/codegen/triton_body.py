@@ -29,6 +29,7 @@ from cleave.codegen.triton_text import Line, Lines, Nested
 from cleave.codegen.triton_tiles import Roles, Span, Tile, power_of_two, roles_of, uses_of
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Extent, Index
+from cleave.schedule.counting import MOST_PARTS, PARTS_REGISTERS
 from cleave.schedule.tiles import (
     Carry,
     Compute,
@@ -42,9 +43,6 @@ from cleave.schedule.tiles import (
     Statement,
     Store,
 )
-
-MOST_PARTS, PARTS_REGISTERS = 8, 64
-"""Parts whose states are on their way at once, and registers of a thread that they may take."""
 
 
 class Body:
@@ -333,7 +331,7 @@ class Body:
         start, stop, full = scope.ends(statement)
         inner = scope.inner()
         at = name if tile == 1 else inner.names.take(f"{name}0")
-        inner.enter({index: Span(tile, at, stop, full)})
+        inner.enter({index: Span(tile, at, scope.limit(statement, stop), full)})
         self.write(inner, statement.body)
         step = f", {tile}" if tile > 1 else ""
         head = (

@@ -223,14 +223,16 @@ def load(scope: Scope, statement: Load) -> Tile:
     return Tile(name, statement.dtype, statement.axes, place.lanes, made, zero)
 
 
-MOST_IN_BOX, LEAST_BYTES, MOST_DIMS = 256, 32, 5
-"""Limits of a descriptor's block: elements along a dim, bytes along the last one, dims."""
+MOST_IN_BOX, LONGEST_ROW, LEAST_BYTES, MOST_DIMS = 256, 512, 32, 5
+"""Limits of a descriptor's block: elements along a dim, and along the last one (which Triton copies in
+several pieces), bytes along that, dims."""
 
 
 def described(scope: Scope, statement: Load, tensor: Tensor) -> Tile | None:
     """Write a load through a tensor descriptor, which copies a whole tile, gives 0 outside the tensor, and
     takes no registers for addresses; None where the tile is not a box of the tensor."""
-    box = box_of(scope, statement, tensor)
+    # What stays for a whole loop Triton keeps in registers if a descriptor loads it: nothing wide then.
+    box = box_of(scope, statement, tensor, LONGEST_ROW if scope.depth else MOST_IN_BOX)
     if box is None:
         return None
     spans = [scope.spans[i] for i in box]

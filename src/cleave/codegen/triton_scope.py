@@ -15,6 +15,7 @@ from cleave.codegen.triton_text import Line, Lines, Names
 from cleave.codegen.triton_tiles import Lanes, Span, Tile
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Atom, Dim, Extent, Index, Part, Parts, Union, extent, join_signed
+from cleave.schedule.parts import ends_with_dim, split_steps
 from cleave.schedule.tiles import (
     AlignBound,
     Bound,
@@ -42,6 +43,7 @@ class Parameters:
         self._of: dict[tuple[str, str, int, Dim | None, tuple[int, ...]], str] = {}
         self.described = False
         self.fresh: frozenset[str] = frozenset()
+        self.steps = split_steps(tp)
         for tensor in kernel.tensors:
             if tensor.role == "scalar":
                 self._add(Argument("scalar", tensor.name, tensor.name, dtype=tensor.dtype))
@@ -154,6 +156,7 @@ class Scope:
     ) -> None:
         self.params, self.lanes, self.index_names, self.names = params, lanes, index_names, names
         self.lines: Lines = []
+        self.depth = 0
         self.spans: dict[Index, Span] = {}
         self.values: dict[str, Tile] = {}
         self._shared: dict[str, str] = {}
@@ -161,6 +164,7 @@ class Scope:
     def inner(self, names: Names | None = None) -> Scope:
         """The scope of a loop's body, where what `names` has given away is taken too."""
         scope = self.opened((names or self.names).inner())
+        scope.depth = self.depth + 1
         scope.spans, scope.values, scope._shared = dict(self.spans), dict(self.values), dict(self._shared)
         return scope
 
@@ -322,6 +326,13 @@ class Scope:
         if is_number(start) and is_number(stop):
             full = full or (int(stop) - int(start)) % loop.tile == 0
         return start, stop, full
+
+    def limit(self, loop: Loop, stop: str) -> str:
+        """Where the last tile of a loop up to `stop` ends, as text. Parts of whole tiles are full but for the
+        one that ends with the dim, and behind the dim's end descriptors give 0."""
+        if ends_with_dim(loop, self.params.steps):
+            return self.params.size(loop.index.dim)
+        return stop
 
     def plus(self, left: str, right: str) -> str:
         """A sum of two texts, the second one a linear one."""

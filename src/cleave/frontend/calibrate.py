@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from cleave.codegen.source import Argument, Entry, Source
 from cleave.errors import BuildError, Infeasible, Invalid
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim
@@ -25,6 +26,7 @@ from cleave.ir.parse import parse_program
 from cleave.ir.program import Program
 from cleave.pipeline import launcher_for, plan
 from cleave.runtime import machines
+from cleave.runtime.build import build
 from cleave.runtime.clock import Clock
 from cleave.runtime.judge import Value, make_inputs
 from cleave.runtime.launch import Launcher
@@ -40,6 +42,8 @@ SQUARE = {"cpu": 640, "cuda": 4096}
 FARTHEST = 30.0
 """A figure that is so many times more or less than the built-in one is not believed."""
 IN_GRAPH = 20
+ASLEEP = 0.01
+"""Seconds after which threads that wait for work are asleep."""
 
 
 @dataclass(slots=True)
@@ -118,7 +122,8 @@ def _device(target: str) -> Machine:
 
 
 def _figures(machine: Machine) -> list[tuple[str, float]]:
-    plain = ("cores", "near_bytes", "core_bytes", "launch", "memory", "near", "vector", "special", "division")
+    plain = ("cores", "near_bytes", "core_bytes", "launch", "gathering")
+    plain = (*plain, "memory", "near", "vector", "special", "division")
     found = [(name, float(getattr(machine, name))) for name in plain]
     return found + [(f"matrix.{dtype}", rate) for dtype, rate in sorted(machine.matrix.items())]
 
@@ -153,6 +158,19 @@ def product(dtype: str, size: int) -> Program:
     )
 
 
+def gathering() -> Source:
+    """A kernel of one empty block for each thread."""
+    text = """#include "cpp_runtime.h"
+
+extern "C" int gathering(cleave::i64 threads) {
+  #pragma omp parallel for num_threads(threads) schedule(dynamic)
+  for (cleave::i64 block = 0; block < threads; ++block) asm volatile("");
+  return 0;
+}
+"""
+    return Source("c++", text, (Entry("gathering", "gathering", (Argument("threads", "threads"),), ()),))
+
+
 class _Fit:
     """The probes of one device, one after the other while there is time."""
 
@@ -164,6 +182,8 @@ class _Fit:
 
     def run(self) -> Machine:
         cores, n = self.before.cores, STREAM[self.target]
+        if self.target == "cpu" and cores > 1:
+            self._probe("gathering", self._gathering)
         self._probe("launch", self._launch)
         self._probe("memory", lambda: 8 * n / self._work(stream(), n))
         self._probe("near", self._near)
@@ -197,8 +217,8 @@ class _Fit:
 
     def _launch(self) -> float:
         launcher, args = self._made(stream(), {Atom("N"): 8})[0]
-        if self.target == "cpu":
-            return self.clock.least(lambda: launcher(*args), 0.2, most=2000)
+        if self.target == "cpu":  # one thread does so little alone
+            return self.clock.least(lambda: launcher(*args), 0.2, most=2000) + self.machine.gathering
         launcher(*args)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -206,6 +226,20 @@ class _Fit:
             for _ in range(IN_GRAPH):
                 launcher(*args)
         return self.clock.least(graph.replay, 0.2) / IN_GRAPH
+
+    def _gathering(self) -> float:
+        """What the threads take to wake up and to meet. Between two calls of a program they have gone on
+        waiting, or have begun to sleep: the mean of both."""
+        function = build(gathering()).functions["gathering"]
+        alone = self.clock.least(lambda: function(1), 0.1, most=2000)
+        awake = self.clock.least(lambda: function(self.before.cores), 0.2, most=2000)
+        slept: list[float] = []
+        for _ in range(20):
+            time.sleep(ASLEEP)
+            began = time.perf_counter()
+            function(self.before.cores)
+            slept.append(time.perf_counter() - began)
+        return (awake + min(slept)) / 2 - alone
 
     def _near(self) -> float:
         """A stream that stays in the last shared cache."""

@@ -37,8 +37,6 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 KEPT_SIGNATURES = 4096
-LITTLE = 12e-6
-"""Seconds of one thread: what others take to wake up is not worth less work."""
 MUCH = 2 << 20
 """Bytes of inputs and outputs that are no little work by themselves, without a closer look."""
 
@@ -222,11 +220,13 @@ class Launcher:
         kernels, count = self.tiles.kernels, len(self.source.entries)
         if sum(_bytes(t, sizes) for t in (*self.tiles.inputs, *self.tiles.outputs)) > MUCH:
             return (False,) * count
-        machine = replace(machine_of("cpu"), cores=1, launch=0.0)
+        machine, threads = machine_of("cpu"), max(2, torch.get_num_threads())
+        little = machine.gathering * threads / (threads - 1)  # by which all threads would not be faster
+        machine = replace(machine, cores=1, launch=0.0, gathering=0.0)
         seconds = [kernel_cost(k, sizes, machine, parts).seconds for k in kernels]
         if count != len(kernels):  # what runs side by side is one function
             seconds = [sum(seconds)] * count
-        return tuple(s < LITTLE for s in seconds)
+        return tuple(s < little for s in seconds)
 
     def _parts(self, sizes: Mapping[Dim, int]) -> Mapping[Dim, int]:
         if self.choose is not None:

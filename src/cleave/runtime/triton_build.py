@@ -21,7 +21,7 @@ import numpy as np
 
 from cleave.codegen import triton as emitter
 from cleave.codegen.source import Argument, Entry, Source
-from cleave.errors import BuildError, Invalid
+from cleave.errors import BuildError, Infeasible, Invalid
 from cleave.runtime import cache
 from cleave.runtime.cubin import needs
 
@@ -149,15 +149,24 @@ def _compiled(function: Any, entry: Entry, capability: int) -> Report:
     return report_of(entry.kernel, kernel)
 
 
+FEW_REGISTERS = "Insufficient registers"
+"""How the assembler says it."""
+
+
 @contextmanager
 def refusing(entry: Entry) -> Generator[None, None, None]:
-    """What Triton refuses is a `BuildError`."""
+    """What Triton refuses is a `BuildError`; `Infeasible` where a block would need more of the device than
+    there is, so that another schedule may do."""
     from triton.compiler.errors import CompilationError
     from triton.runtime.errors import OutOfResources, PTXASError
 
     try:
         yield
-    except (CompilationError, OutOfResources, PTXASError, RuntimeError) as error:
+    except OutOfResources as error:
+        raise Infeasible(f"kernel {entry.kernel}: {error}") from error
+    except (CompilationError, PTXASError, RuntimeError) as error:
+        if FEW_REGISTERS in str(error):
+            raise Infeasible(f"kernel {entry.kernel} needs more registers than threads can have") from error
         raise BuildError(f"Triton refuses kernel {entry.kernel}: {error}") from error
 
 

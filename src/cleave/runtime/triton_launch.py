@@ -48,9 +48,10 @@ from cleave.runtime.triton_call import Kernel as Started
 from cleave.runtime.triton_call import start_of, written
 from cleave.schedule.beside import independent
 from cleave.schedule.merging import joint_of
+from cleave.schedule.parts import split_steps
 from cleave.schedule.select import choose_parts
 from cleave.schedule.shapes import parts_of
-from cleave.schedule.tiles import Kernel, Loop, PartBound, Statement, Tensor, TileProgram
+from cleave.schedule.tiles import Kernel, Tensor, TileProgram
 
 WIDE = NARROW_LIMIT
 """From this size on positions are 64 bits wide."""
@@ -447,20 +448,3 @@ def shape_of(tensor: Tensor, sizes: Mapping[Dim, int]) -> tuple[int, ...]:
 def dense(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of a new tensor."""
     return tuple(prod(max(1, n) for n in shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-def split_steps(tiles: TileProgram) -> dict[Dim, int]:
-    """The tile by which a part of each split dim is looped over: parts of whole tiles have no border."""
-    found: dict[Dim, int] = {}
-
-    def visit(body: Sequence[Statement]) -> None:
-        for statement in body:
-            if isinstance(statement, Loop):
-                if isinstance(statement.start, PartBound):
-                    dim = statement.start.part.dim
-                    found[dim] = max(found.get(dim, 1), statement.tile)
-                visit(statement.body)
-
-    for kernel in tiles.kernels:
-        visit(kernel.body)
-    return found

@@ -24,8 +24,8 @@ from cleave.schedule.specs import Spec
 from cleave.schedule.tiles import Kernel, Loop, Tensor
 from cleave.schedule.tiling import Tiling
 
-_LEAST_TILES = 2
-"""Tiles that a part of a split has at least: fewer don't pay for the merge."""
+_LEAST_TILES = {"cpu": 1, "cuda": 2}
+"""Tiles that a part of a split has at least: fewer don't pay for the merge. Those of a CPU are long."""
 
 _ROUNDING = 1e-9
 
@@ -249,7 +249,7 @@ def parts_for(
     beside = machine.blocks_per_core
     if machine.kind == "cuda" and held:
         beside = max(1, min(beside, machine.core_bytes // held))
-    most = max(1, ceil(size_of(over, sizes) / (tile * _LEAST_TILES)))
+    most = max(1, ceil(size_of(over, sizes) / (tile * _LEAST_TILES[machine.kind])))
     return max(1, min(machine.cores * beside // max(1, blocks), most))
 
 

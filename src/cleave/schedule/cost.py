@@ -29,6 +29,9 @@ from cleave.schedule.tiles import (
     TileProgram,
 )
 
+_MOST_RESIDENT = 8
+"""Blocks beside each other on a core, at most, that are reckoned with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -133,7 +136,7 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     steps = count.total(count.steps)
     resident, product = _resident(sheet, machine), _multiplies(kernel)
     memory, loaded = _traffic(count, sizes, machine, resident, product)
-    busy = np.minimum(1.0, blocks / (machine.cores * 0.5))
+    busy = np.minimum(1.0, blocks / (machine.cores * machine.drawing))
     moving = np.maximum(memory / machine.memory, loaded / machine.near) / busy
     waiting = _waiting(count, steps, memory, loaded, resident, machine, product)
     # With one tile on its way and no block beside, memory idles from its coming until the next is asked for.
@@ -177,8 +180,13 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     seconds = longest + prologue + machine.launch + np.where(groups, machine.grouped_start, 0.0)
     if parks(kernel.body):  # by each block in turn, before its loops
         seconds = seconds + np.where(groups, machine.grouped_park * np.ceil(waves), 0.0)
+    if machine.kind == "cuda" and not product and _merges(kernel):  # short blocks start one after the other
+        seconds = seconds + machine.dispatch * np.minimum(blocks, machine.cores * _MOST_RESIDENT)
     # The units do not overlap perfectly: of two schedules with one bottleneck the lighter one wins.
     seconds = seconds + machine.unhidden * (moving + working + serial - longest)
+    if machine.kind == "cpu":  # the calling thread may be through before the others are awake
+        others = np.minimum(machine.cores, np.maximum(1, blocks)) - 1
+        seconds = seconds + np.minimum(0.0, others * longest - machine.gathering)
     seconds = np.where(blocks == 0, machine.launch, seconds)
     amounts = (seconds, memory, loaded, count.total(count.flops), specials, vectors)
     listed = [np.broadcast_to(amount, (sheet.rows, 1)).ravel().tolist() for amount in (*amounts, blocks)]
@@ -205,11 +213,13 @@ def _traffic(
         if passes > 1 and machine.kind == "cuda":  # what blocks go over again must stay in the last cache
             held = asked / passes / blocks * np.minimum(blocks, machine.cores * resident)
             again = np.where(held > 0.6 * machine.near_bytes, np.maximum(again, passes), again)
-        if machine.kind == "cuda" and not product:
-            lost = machine.short_run * count.total(count.pieces[tensor.name]) / asked
+        if machine.kind == "cpu" or not product:
+            lost = machine.short_run * count.total(count.pieces[tensor.name]) / np.maximum(1, asked)
             again = again * (1 + np.minimum(0.5, lost))
         memory = memory + once * again
         loaded = loaded + asked
+    # Few bytes are still where the program before left them.
+    memory = np.where(memory * machine.kept < machine.near_bytes, stored, memory)
     return memory, loaded + stored
 
 
@@ -301,7 +311,7 @@ def _resident(sheet: Sheet, machine: Machine) -> Counts:
     registers = np.where(threads > 512, np.minimum(registers, 64 * threads), registers)
     room = np.minimum(machine.core_bytes // np.maximum(1, shared), machine.register_bytes // (4 * registers))
     room = np.minimum(room, machine.most_warps // sheet.warps)
-    return np.maximum(1, np.minimum(8, room))
+    return np.maximum(1, np.minimum(_MOST_RESIDENT, room))
 
 
 def streams(kernel: Kernel) -> bool:
@@ -348,6 +358,10 @@ def _copies(count: Count, layout: Sequence[Sequence[Dim]]) -> int | Counts:
     for dim in (d for group in layout for d in group if isinstance(d, Parts)):
         copies = copies * count.parts.get(dim.of, 1)
     return copies
+
+
+def _merges(kernel: Kernel) -> bool:
+    return any(isinstance(s, Loop) and isinstance(s.index.dim, Parts) for s in kernel.body)
 
 
 def _multiplies(kernel: Kernel) -> bool:

@@ -18,15 +18,22 @@ from cleave.schedule.kernels import Built
 from cleave.schedule.machine import Machine, width
 from cleave.schedule.tiles import Compute, ContractTile, Loop, Statement
 from cleave.schedule.tiling import Tiling
-from cleave.schedule.values import ContractOf, Graph, LoadOf, Value
+from cleave.schedule.values import ComputeOf, ContractOf, Graph, LoadOf, Value
 
 GROUP_ROWS = 64
+PIECE = 64
+"""What the tile of an index that products only sum over is a multiple of, if it is no power of two."""
 MOST_ROWS = 256
 WARPS = 4
 """Warps of one group."""
 LEAST_STAGES = 2
-GROUP_REGISTERS = {2: 150, 3: 100}
+GROUP_REGISTERS = {2: 204, 3: 120}
 """Registers of a thread for tiles, by the number of groups: they share 512 for each of 128 threads."""
+LEFT_OVER, STEPPED_OVER = 1.5, 2.25
+"""What the largest tile takes beside the sums: in a loop whose last products run beside the next step, the
+tile of a step in 32 bits and what is multiplied of the step before, in 16; and more where a function of it
+takes several steps."""
+STEPPED = ("tanh", "erf", "sin", "cos", "log", "pow")
 COLUMN_REGISTERS = {2: 176}
 """The same where groups share columns. Only tiles of one step are in registers then, not those of two."""
 THREADS = 32 * WARPS
@@ -49,13 +56,16 @@ def shares_columns(tiling: Tiling) -> bool:
     return prod(tiling.tiles[i] for i in tiling.grid) < GROUP_ROWS * tiling.groups
 
 
-def has_registers(tiling: Tiling, carried: int, largest: int) -> bool:
+def has_registers(graph: Graph, tiling: Tiling, carried: int, largest: int) -> bool:
     """Whether groups have registers for the bytes of sums that a block carries and of the largest tile beside
     them."""
     count = tiling.groups
     if shares_columns(tiling):
         return carried // count + largest <= COLUMN_REGISTERS[count] * 4 * THREADS
-    return carried + largest <= GROUP_REGISTERS[count] * 4 * THREADS * count
+    functions = [v for v in graph.values if isinstance(v.op, ComputeOf) and v.op.fn in STEPPED]
+    stepped = any(sum(tiling.tiles.get(i, 1) > 1 for i in v.axes) > 1 for v in functions)
+    over = STEPPED_OVER if stepped else LEFT_OVER
+    return carried + over * largest <= GROUP_REGISTERS[count] * 4 * THREADS * count
 
 
 def parks(body: Sequence[Statement]) -> bool:

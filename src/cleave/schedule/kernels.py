@@ -37,7 +37,7 @@ from cleave.schedule.machine import Machine
 from cleave.schedule.placing import Places, place
 from cleave.schedule.specs import Root, Spec, Split, default_spans, root_nodes
 from cleave.schedule.tiles import Tensor
-from cleave.schedule.values import Graph, LoadOf
+from cleave.schedule.values import ContractOf, Graph, LoadOf, ReduceOf
 
 _MADE = TypeVar("_MADE")
 Visits = Mapping[tuple[str, object], Sequence[tuple[Term, ...]]]
@@ -402,7 +402,20 @@ def split(spec: Spec, members: frozenset[str], taken: Sequence[str]) -> tuple[Sp
         dims=(),
     )
     merge = replace(spec, name=f"{spec.name}_merge", split=Split(members, "merge", tensors))
-    return sharing(part), merge, tuple(tensors.values())
+    return sharing(part), _spread(merge), tuple(tensors.values())
+
+
+def _spread(merge: Spec) -> Spec:
+    """A merging kernel that does nothing but merge, with all its indices spread over blocks: what a block of
+    the parts spans to share a load, one that merges has no reason to."""
+    axes, dims = _axes(merge)
+    plain = default_spans(merge, dims)
+    if "whole" not in merge.spans or "loop" in (*merge.spans, *plain):
+        return merge
+    free = replace(merge, axes=axes, dims=dims, spans=plain)
+    graph = build(free).graph
+    reduces = any(isinstance(v.op, ReduceOf | ContractOf) for v in graph.values)
+    return merge if reduces or any(loop.mode != "merge" for loop in graph.loops) else free
 
 
 def _states(spec: Spec, members: frozenset[str]) -> list[tuple[Source, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 _WIDTH = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
 
@@ -80,6 +81,13 @@ class Machine:
     """What a product's tile has at the full matrix rate: half the harmonic mean of its sides."""
     reload_waves: float = 4.0
     """Waves of blocks after which a tensor that the last cache cannot hold is loaded again."""
+    drawing: float = 0.5
+    """Blocks per core that draw all of the memory's bandwidth."""
+    gathering: float = 0.0
+    """Seconds of a launch in which a CPU's threads wake up and meet again: what one of them does alone spares
+    them."""
+    kept: float = inf
+    """A kernel that moves so many times less than the last cache holds finds it there."""
     unhidden: float = 0.1
     """The share of what is not the bottleneck that is paid all the same."""
     groups: tuple[int, ...] = ()
@@ -101,6 +109,8 @@ class Machine:
     comes out of fast memory, and the operand goes back there."""
     following: float = 0.0
     """Seconds that a launch takes less where another one of the same program runs before it."""
+    dispatch: float = 0.0
+    """Seconds between the starts of two blocks that merge parts."""
     full_warps: int = 1
     """Warps that keep a core busy where no products do."""
     most_warps: int = 64
@@ -139,6 +149,10 @@ CPU = Machine(
     whole_limit=1024,
     keep_bytes=1 << 20,
     step=0.05e-6,
+    short_run=1200.0,
+    drawing=0.75,
+    gathering=6e-6,
+    kept=8.0,
 )
 
 H200 = Machine(
@@ -189,6 +203,7 @@ H200 = Machine(
     grouped_prologue=0.5,
     grouped_park=0.6e-6,
     following=1e-6,
+    dispatch=1e-9,
     full_warps=24,
     merging=3.5e-6,
 )

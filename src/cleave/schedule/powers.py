@@ -5,8 +5,9 @@ exponent is `c * p - m`: with `log2 e` drawn into `c` and into `m`, which has on
 fused multiply-add per element. And `max(c * p) = c * max(p)` for `c > 0`, to the last bit, since rounding
 keeps order; a choice between `c * p` and infinity is `c` times one between `p` and infinity.
 
-Only exponents that come from a contraction change: a tensor may hold the largest floats (masks filled with
-the lowest number do), whose product with `log2 e` is infinite, where their difference is not.
+Only exponents that come from a contraction, or from a function within 1, change: a tensor may hold the
+largest floats (masks filled with the lowest number do), whose product with `log2 e` is infinite, where their
+difference is not.
 """
 
 from __future__ import annotations
@@ -190,9 +191,10 @@ def _factor(value: Value | None, known: Mapping[str, Value]) -> _Factor | None:
 
 
 def _from_product(name: str, known: Mapping[str, Value]) -> bool:
-    """Whether a value is a sum of contractions, times a factor, or absent: not a number out of a tensor."""
+    """Whether a value is a sum of contractions or bounded, times a factor, or absent: not a number out of a
+    tensor."""
     match known.get(name):
-        case ContractTile(dtype="f32"):
+        case ContractTile(dtype="f32") | Compute(fn="tanh" | "erf" | "sin" | "cos", dtype="f32"):
             return True
         case Compute(fn="add" | "sub", dtype="f32", args=args):
             return all(_from_product(a, known) for a in args)

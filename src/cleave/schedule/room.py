@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cleave.ir.dims import Index
-from cleave.schedule.groups import LEAST_STAGES
+from cleave.schedule.groups import LEAST_STAGES, shares_columns
 from cleave.schedule.kernels import Built
 from cleave.schedule.machine import Machine, width
 from cleave.schedule.tiling import Tiling
@@ -26,10 +26,12 @@ def elements(axes: Sequence[Index], tiling: Tiling) -> int:
 @dataclass(frozen=True, slots=True)
 class Room:
     """What takes room in a block, by the axes of tiles: operands of contractions (`loaded` in loops, one for
-    each stage, or `kept`), accumulators, and other values; each with the bytes of an element."""
+    each stage, or `kept`, of which `parked` are made outside of loops), accumulators, and other values; each
+    with the bytes of an element."""
 
     loaded: Sequence[tuple[tuple[Index, ...], int]]
     kept: Sequence[tuple[tuple[Index, ...], int]]
+    parked: Sequence[tuple[tuple[Index, ...], int]]
     carried: Sequence[tuple[tuple[Index, ...], int]]
     other: Sequence[tuple[tuple[Index, ...], int]]
     every: Sequence[tuple[Index, ...]]
@@ -53,6 +55,7 @@ def _measured(built: Built) -> Room:
     return Room(
         [(v.axes, width(v.dtype)) for v in operands if v in inside],
         [(v.axes, width(v.dtype)) for v in operands if v not in inside],
+        [(v.axes, width(v.dtype)) for v in operands if v not in inside and home[v] is None],
         [(s.axes, width(s.dtype)) for s in graph.slots],
         list(dict.fromkeys((v.axes, width(v.dtype)) for v in other)),
         list(dict.fromkeys(v.axes for v in graph.values)),
@@ -63,8 +66,16 @@ def shared_bytes(built: Built, tiling: Tiling) -> int:
     """Shared memory of a block: operands of contractions, several stages of those loaded in loops."""
     room = room_of(built)
     if tiling.groups:  # the emitter takes as many stages as fit, and room for operands that stay
-        return bytes_of(room.loaded, tiling) * LEAST_STAGES + bytes_of(room.kept, tiling)
+        return bytes_of(room.loaded, tiling) * LEAST_STAGES + kept_bytes(built, tiling)
     return bytes_of(room.loaded, tiling) * tiling.stages + bytes_of(room.kept, tiling)
+
+
+def kept_bytes(built: Built, tiling: Tiling) -> int:
+    """Shared memory of operands that stay. Warp groups have what a loop computes in registers, unless one
+    computes it for all."""
+    room = room_of(built)
+    alone = tiling.groups and not shares_columns(tiling)
+    return bytes_of(room.parked if alone else room.kept, tiling)
 
 
 def register_bytes(built: Built, tiling: Tiling) -> int:
@@ -72,10 +83,11 @@ def register_bytes(built: Built, tiling: Tiling) -> int:
     return sum(registers_of(built, tiling))
 
 
-def registers_of(built: Built, tiling: Tiling) -> tuple[int, int]:
-    """Bytes of a block's accumulators, and of the largest value that is computed beside them."""
+def registers_of(built: Built, tiling: Tiling, most: int = 8) -> tuple[int, int]:
+    """Bytes of a block's accumulators, and of the largest value that is computed beside them, of which an
+    element takes `most` bytes."""
     room = room_of(built)
-    largest = max((elements(axes, tiling) * one for axes, one in room.other), default=0)
+    largest = max((elements(axes, tiling) * min(one, most) for axes, one in room.other), default=0)
     return bytes_of(room.carried, tiling), largest
 
 
@@ -95,6 +107,18 @@ def only_loads(graph: Graph) -> bool:
     """Whether a graph multiplies what it loads as it is."""
     operands = _operands(graph)
     return bool(operands) and all(isinstance(v.op, LoadOf) for v in operands)
+
+
+def chained(graph: Graph) -> bool:
+    """Whether a product's operand is computed from another product."""
+    after: set[Value] = set()
+    for value in graph.values:  # what is read stands before what reads it
+        inside = any(a in after or isinstance(a.op, ContractOf) for a in value.args)
+        if inside and isinstance(value.op, ContractOf):
+            return True
+        if inside:
+            after.add(value)
+    return False
 
 
 def pressure(built: Built, tiling: Tiling, machine: Machine) -> float:

@@ -10,22 +10,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from cleave.errors import Infeasible
 from cleave.ir.dims import Atom, Dim, Index, Parts, atoms_of, size_of
 from cleave.schedule.groups import (
     GROUP_ROWS,
+    PIECE,
     grouped,
     has_registers,
-    shares_columns,
     stored_bytes,
 )
 from cleave.schedule.kernels import Built, fixed_atoms
 from cleave.schedule.machine import Machine
 from cleave.schedule.merging import tied
-from cleave.schedule.room import bytes_of, elements, fits, pressure, registers_of, room_of, streamed
+from cleave.schedule.room import (
+    bytes_of,
+    chained,
+    elements,
+    fits,
+    kept_bytes,
+    pressure,
+    registers_of,
+    room_of,
+    streamed,
+)
 from cleave.schedule.tiling import Tiling
 from cleave.schedule.values import ContractOf, Graph, LoadOf, ReduceOf
 
@@ -38,6 +48,8 @@ _SHORT = (16, 32)
 _FEW_ROWS = 4
 _WIDE = {"columns": (256, 1024, 4096), "inner": (512, 2048), "both": (128, 512)}
 """Tiles for a CPU where contractions have few rows: long runs of memory, each read once."""
+_LONG = (512, 1024)
+"""The same where they have a register block or some: what is packed is used by few rows."""
 _INNER = {"cpu": (128, 256, 512), "cuda": (32, 64, 128)}
 _BOTH = {"cpu": (64, 128), "cuda": (32, 64, 128)}
 _STREAM = {"cpu": (256, 1024, 4096), "cuda": (256, 1024, 4096)}
@@ -47,6 +59,9 @@ _MERGE = {"cpu": (256, 1024), "cuda": (256, 64, 1024)}
 
 MOST_WARPS = 32
 """Warps that a block can have."""
+
+_ROOMY = 600
+"""Bytes of a thread's registers for tiles up to which a warp for every 16 rows does."""
 
 _SCAN_STAGES = (3, 2)
 """What a scan reads is on its way for so many steps, the one at work counted: a step waits for the one
@@ -161,7 +176,9 @@ class _Space:
         every = [*built.roots, *built.graph.whole, *(x.index for x in built.graph.loops)]
         self.sizes = {i: 1 if isinstance(i.dim, Parts) else size_of(i.dim, sizes) for i in every}
         own = self.roles.rows - self.roles.columns
-        self.few = self.kind == "cpu" and prod(self.sizes.get(i, 1) for i in own) <= _FEW_ROWS
+        rows = prod(self.sizes.get(i, 1) for i in own)
+        self.few = self.kind == "cpu" and rows <= _FEW_ROWS
+        self.thin = self.kind == "cpu" and rows <= _SHORT[-1]
 
     # ------------------------------------------------------------ options
 
@@ -185,6 +202,9 @@ class _Space:
         targets = list((_COLUMNS if columns else _ROWS)[self.kind])
         if columns and self.few:
             targets = [min(t, max(64, total // self.machine.cores)) for t in _WIDE["columns"]]
+            targets.append(min(_WIDE["columns"][-1], total))  # whole rows, where a split feeds the cores
+        elif columns and self.thin:  # long runs of memory here as well
+            targets += [t for t in _LONG if t * self.machine.cores <= total]
         if len(lane) == 1 and not columns:
             targets += [GROUP_ROWS * n for n in self.machine.groups]
         if self.kind == "cpu" and total <= 256:
@@ -403,6 +423,8 @@ def _wishes(tiling: Tiling, space: _Space) -> list[Tiling]:
             for warps in _row_warps(largest, machine)
         ]
     warps = machine.warps[-1] if largest >= 128 * 128 else machine.warps[0]
+    if _repeated(space, tiling, warps):
+        warps = machine.warps[0]
     loaded, kept = bytes_of(held.loaded, tiling), bytes_of(held.kept, tiling)
     depths: dict[int, None] = {}
     for room in (machine.core_bytes, machine.core_bytes // 2):
@@ -412,7 +434,17 @@ def _wishes(tiling: Tiling, space: _Space) -> list[Tiling]:
     alike = [Tiling(tiling.grid, tiling.tiles, tiling.whole, tiling.lanes, warps, n) for n in wished]
     if any(power(tiling.tiles[i]) != tiling.tiles[i] for i in tiling.grid):
         alike = []  # a block that no group shares has lanes of powers of two
-    return [*_grouped(tiling, space, loaded, kept), *alike]
+    return [*_grouped(tiling, space), *alike]
+
+
+def _repeated(space: _Space, tiling: Tiling, warps: int) -> bool:
+    """Whether warps would repeat each other's work: Triton gives the rows of a product whose result another
+    one multiplies to all warps, 16 to each, from the 64 rows on that a warp group multiplies. With fewer rows
+    warps share columns, and those that have few wait for each other more than they work."""
+    rows = prod(tiling.tiles[i] for i in space.roles.rows - space.roles.columns)
+    room = (_ROOMY if rows >= GROUP_ROWS else _ROOMY // 2) * 2 * max(rows, GROUP_ROWS)
+    held = sum(registers_of(space.built, tiling))
+    return rows < 16 * warps and held <= room and chained(space.built.graph)
 
 
 def _row_warps(largest: int, machine: Machine) -> list[int]:
@@ -422,18 +454,34 @@ def _row_warps(largest: int, machine: Machine) -> list[int]:
     return sorted({least, min(MOST_WARPS, 2 * least)})
 
 
-def _grouped(tiling: Tiling, space: _Space, loaded: int, kept: int) -> list[Tiling]:
+def _grouped(tiling: Tiling, space: _Space) -> list[Tiling]:
     """The tiling with warp groups, where it can be, and as many stages as fit beside what is stored."""
     machine = space.machine
     found: list[Tiling] = []
+    held = room_of(space.built)
     for one in grouped(space.built, tiling, machine, space.roles.rows - space.roles.columns):
-        room = machine.core_bytes - kept
+        one = replace(one, tiles={**one.tiles, **_narrow(one, space)})
+        loaded, room = bytes_of(held.loaded, one), machine.core_bytes - kept_bytes(space.built, one)
         beside = room - stored_bytes(space.built.graph, one)
         fitting = [stages for stages in machine.stages if loaded * stages <= beside]
-        if not fitting and shares_columns(one):  # wide results leave from registers
+        if not fitting:  # wide results leave from registers
             fitting = [stages for stages in machine.stages if loaded * stages <= room]
-        if not has_registers(one, *registers_of(space.built, one)):
+        taken = registers_of(space.built, one, most=4)  # positions have 32 bits
+        if not has_registers(space.built.graph, one, *taken):
             continue
         wished = [] if not fitting else [fitting[-1]]
         found += [Tiling(one.grid, one.tiles, one.whole, one.lanes, one.warps, n, one.groups) for n in wished]
+    return found
+
+
+def _narrow(tiling: Tiling, space: _Space) -> dict[Index, int]:
+    """The tiles of indices that products only sum over and a block spans: warp groups have these in shared
+    memory, in pieces if they must, and need no power of two."""
+    roles, found = space.roles, dict[Index, int]()
+    for index in tiling.whole:
+        size = space.sizes[index]
+        alone = not any(index in lane and len(lane) > 1 for lane in tiling.lanes)
+        static = all(a in space.fixed for a in atoms_of(index.dim))
+        if static and alone and index in roles.inner - roles.rows - roles.columns and size % PIECE == 0:
+            found[index] = size
     return found

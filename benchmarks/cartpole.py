@@ -77,8 +77,9 @@ class Study:
             if (task.name, task.size) in self.built:
                 row["compile_seconds"] = self.built[task.name, task.size]
             row |= checks.held(case)
-            row |= self._timed(case)
-            checks.held(case)  # what was timed was right to the end
+            times = self._timed(case)
+            checks.held(case)  # what was timed was right to the end, or has no time
+            row |= times
             row["steps_per_second"] = 1e6 / row["microseconds_per_step"] * task.size
         except Exception as error:  # noqa: BLE001  (a failing row is reported)
             row["failure"] = short(error)

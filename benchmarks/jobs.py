@@ -21,7 +21,7 @@ from benchmarks.runner import Options, Record, Runner
 from cleave.runtime.tune_process import Died, Late, Process
 
 PREPARE_SECONDS, MEASURE_SECONDS = 420.0, {"none": 90.0, "quick": 180.0, "full": 900.0}
-"""After which a child is given up."""
+"""After which a child is given up; measuring takes by the effort of `Options`."""
 MOST_CHILDREN = 40
 """Children alive at once: each holds a device context and compiled code."""
 INDUCTOR_THREADS = {"none": 1, "quick": 1, "full": 4}
@@ -70,7 +70,7 @@ class Job:
             return self.runner.measure(phase, sizes, reused)
         assert self.child is not None
         message: dict[str, Any] = {"do": "measure", "phase": phase, "sizes": dict(sizes), "reused": reused}
-        return self.child.ask(message, MEASURE_SECONDS[self.options.peers])["records"]
+        return self.child.ask(message, MEASURE_SECONDS[self.options.effort])["records"]
 
     def failed(self, phase: str, sizes: Sizes, why: str) -> list[Record]:
         """The record of a point that could not be measured."""
@@ -123,7 +123,7 @@ def remote(jobs: Sequence[Job], builders: int) -> Generator[list[Record]]:
     """Prepare in children, `builders` at a time, and measure what is ready, one point at a time."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-    threads = INDUCTOR_THREADS[jobs[0].options.peers] if jobs else 1
+    threads = INDUCTOR_THREADS[jobs[0].options.effort] if jobs else 1
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     waiting = in_turns(jobs)
     room = threading.Semaphore(MOST_CHILDREN)

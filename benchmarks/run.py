@@ -27,7 +27,7 @@ from benchmarks.case import Case, Sizes, points_of
 from benchmarks.compiling import ABLATIONS
 from benchmarks.jobs import Job, local, remote
 from benchmarks.peers import peers_of
-from benchmarks.runner import DTYPES, Options, Record
+from benchmarks.runner import DTYPES, Options, Record, is_right
 from benchmarks.suites import SUITES
 from cleave.errors import Invalid
 from cleave.knobs import knobs, scope
@@ -85,7 +85,7 @@ def run_suite(suite: str, **asked: Any) -> int:
             if time.perf_counter() - began > run.limit:
                 console.print(f"stopped after {run.limit:.0f} s: --resume takes the points that are left")
                 break
-    console.print(summary(records, run.target))
+    console.print(summary(records, run.target, run.only))
     ours = [r for r in records if r["implementation"] == "cleave"]
     wrong = [r for r in ours if r["failure"]]
     console.print(
@@ -96,6 +96,8 @@ def run_suite(suite: str, **asked: Any) -> int:
 
 def check_peers(suite: str, run: Run) -> None:
     """`Invalid` for the name of a peer that no case of the suite has."""
+    if not run.only:
+        return
     cases = [(case, next((p[0] for p in case.points.values() if p), {})) for case in SUITES[suite]]
     names = {peer.name for case, sizes in cases for peer in peers_of(case, sizes, run.target, "full")}
     for name in run.only:
@@ -175,6 +177,13 @@ def before(run: Run, suite: str) -> list[Record]:
         raise Invalid(
             f"{run.json_file} is of suite {data['suite']} on {data['device']}", hint="another --json"
         )
+    # Its points count as done: a peer that they lack would be left out without a word.
+    if set(data.get("only", ())) != set(run.only):
+        then, now = (" ".join(f"--peer {n}" for n in names) for names in (data.get("only", ()), run.only))
+        raise Invalid(
+            f"--resume: {run.json_file} was measured with {then or 'no --peer'}, not with {now or 'none'}",
+            hint=f"another --json, and --peers-from {run.json_file}",
+        )
     points = by_point(data["records"]).values()
     return [r for rows in points for r in rows if not any(_failed(each) for each in rows)]
 
@@ -221,7 +230,7 @@ def is_peer(record: Record) -> bool:
 
 def best_peer(rows: Sequence[Record]) -> Record | None:
     """The fastest correct implementation that is not ours."""
-    right = [r for r in rows if is_peer(r) and not r["failure"] and r["seconds"] == r["seconds"]]
+    right = [r for r in rows if is_peer(r) and is_right(r)]
     return min(right, key=lambda r: r["seconds"], default=None)
 
 
@@ -259,9 +268,13 @@ def ratio_of(rows: Sequence[Record]) -> float | None:
     return peer["seconds"] / ours["seconds"]
 
 
-def summary(records: Sequence[Record], target: str) -> Table:
-    """One line a case and phase: the ratios of its points, and their geometric mean."""
-    table = Table(title=f"{target}: time of the best correct peer over ours (above 1: we are faster)")
+def summary(records: Sequence[Record], target: str, only: Sequence[str] = ()) -> Table:
+    """One line a case and phase: the ratios of its points, and their geometric mean. `only`: the peers that
+    were asked for by name."""
+    title = f"{target}: time of the best correct peer over ours (above 1: we are faster)"
+    if only:
+        title += f"; beside eager, only {', '.join(only)} measured"
+    table = Table(title=title)
     for column in ("case", "phase", "dtype", "points", "lowest", "mean", "highest", "missing"):
         table.add_column(column)
     groups: dict[tuple[str, str, str], list[float | None]] = {}
@@ -295,6 +308,8 @@ def write(path: Path, suite: str, run: Run, records: Sequence[Record]) -> None:
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
         "peers": run.peers,
+        "only": list(run.only),
+        "sweep": run.options.sweep,
         "cold": run.cold,
         "timing": "median; cold L2 on cuda (overwritten before each run), events; wall clock on cpu",
         "records": list(records),

@@ -70,6 +70,11 @@ class Options:
     repeats: int = 50
 
     @property
+    def effort(self) -> str:
+        """What the peers that are measured may take: those named are found among all there are."""
+        return "full" if self.only else self.peers
+
+    @property
     def device(self) -> str:
         return "cuda" if self.target == "cuda" else "cpu"
 
@@ -145,7 +150,7 @@ class Runner:
         measuring meanwhile, which a median does not notice."""
         x = torch.ones(16, 16, device="cuda")
         self.clock = Clock("cuda")
-        if self.options.peers != "none":
+        if self.options.effort != "none":
             try:
                 torch.compile(lambda t: t @ t + 1.0)(x)
             except Exception:  # noqa: BLE001  the peers' rows will show it
@@ -189,7 +194,6 @@ class Runner:
             point = Point(sizes, sets, [self._reference(sizes, inputs) for inputs in sets])
             point.check("eager", self.case.function)
             self._free()
-            reused = [r for r in reused if r["implementation"].removesuffix(TUNED) not in self.options.only]
             for peer in self._peers(sizes, {r["implementation"] for r in reused}):
                 self._peer(peer, point)
                 self._free()
@@ -198,7 +202,7 @@ class Runner:
             self._ours(point, "cleave", lambda: self._jit(sizes, sets[0]))
             self._time(point)
             records = [self._record(phase, r, point) for r in point.rows]
-        records[1:1] = [_rescaled(r, records[0]) for r in reused]
+        records = with_reused(records, reused)
         records[-1]["point_seconds"] = time.perf_counter() - began
         del point
         self._forget(sets)
@@ -207,8 +211,7 @@ class Runner:
     def _peers(self, sizes: Sizes, known: set[str]) -> list[Peer]:
         """The peers to measure now: those asked for by name, or all that no earlier run knows."""
         only = self.options.only
-        effort = "full" if only else self.options.peers
-        every = peers_of(self.case, sizes, self.options.target, effort)
+        every = peers_of(self.case, sizes, self.options.target, self.options.effort)
         return [p for p in every if (p.name in only if only else p.name not in known)]
 
     def _ours(self, point: Point, name: str, made: Callable[[], Callable[..., object]]) -> None:
@@ -330,7 +333,7 @@ class Runner:
                 row.notes |= {"warm_seconds": timed[name].warm, "runs": timed[name].runs}
             if row.correct and self.case.memory:
                 row.notes["peak_bytes"] = peak_bytes(point.calls[name], point.sets[0], options.device)
-            if row.correct and options.peers == "full" and options.device == "cuda":
+            if row.correct and options.effort == "full" and options.device == "cuda":
                 row.notes["launches"] = launches_of(point.calls[name], point.sets[0])
 
     def _record(self, phase: str, row: Row, point: Point) -> Record:
@@ -441,6 +444,29 @@ def footprint(jit: cleave.Jit, inputs: Tensors) -> dict[str, object]:
         "workspace": spaces,
         "compiles": jit.compile_count,
     }
+
+
+def is_right(record: Record) -> bool:
+    """Whether a row has a result that may be compared."""
+    return not record["failure"] and record["seconds"] == record["seconds"]
+
+
+def with_reused(records: Sequence[Record], reused: Sequence[Record]) -> list[Record]:
+    """A point's records, eager's first, with those of an earlier run behind eager's. Where both have an
+    implementation, the new record stands if it is right or the earlier one was not; else the earlier one
+    stands and says under `reused` why there is no newer (`again`): a peer that fails today is not gone."""
+    eager, *others = records
+    new = {r["implementation"]: r for r in others}
+    taken: list[Record] = []
+    for old in reused:
+        name = old["implementation"]
+        if name not in new:
+            taken.append(_rescaled(old, eager))
+        elif is_right(old) and not is_right(new[name]):
+            kept = _rescaled(old, eager)
+            kept["reused"]["again"] = new.pop(name)["failure"] or "no time"
+            taken.append(kept)
+    return [eager, *taken, *new.values()]
 
 
 def _rescaled(record: Record, eager: Record) -> Record:

@@ -231,6 +231,29 @@ def test_a_file_is_whole_after_every_row_and_resumed(tmp_path: Path, monkeypatch
     assert cartpole.run_cartpole("cpu", json_file=path, sizes=[64], budget=0.0, resume=True) == 0
 
 
+def test_what_is_wrong_after_it_was_timed_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wearing:
+        """Right the first time only."""
+
+        inputs = None
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def held(self, _: Case) -> dict[str, str]:
+            self.asked += 1
+            if self.asked > 1:
+                raise ValueError("it is wrong now")
+            return {"agrees": "bit for bit"}
+
+    study = cartpole.Study("cpu", None, [])
+    monkeypatch.setattr(study, "inputs", lambda _: Wearing())
+    monkeypatch.setattr(study.makers, "case", lambda *_: Case("it", lambda: None, 5))
+    row = study.run(order("cpu", [64])[0])
+    assert "it is wrong now" in row["failure"]
+    assert not [name for name in row if "microseconds" in name or "per_second" in name]
+
+
 def test_tables_are_made_of_rows_and_put_where_they_are_marked() -> None:
     rows = [
         {"implementation": "cleave separate read loop", "environments": 64, "failure": "",

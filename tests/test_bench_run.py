@@ -192,16 +192,88 @@ def test_settings_are_swept_and_wrong_ones_left_out(monkeypatch):
 
 def test_a_peer_asked_for_alone_is_measured_again_and_others_are_taken(monkeypatch):
     monkeypatch.setattr(runner, "peers_of", lambda *_: [Peer(n, lambda: iter([("", halves)])) for n in "ab"])
-    old = {"seconds": 1.0, "eager_seconds": 1.0, "failure": "", "date": "2026-01-01"}
-    reused = [{**old, "implementation": name} for name in ("a", "a tuned", "c")]
-    records = Runner(CASE, "f32", Options("cpu", budget=0.001, only=("a",))).measure(
-        "decode", {"S": 3, "N": 8}, reused
-    )
+    records = alone(("a", "a tuned", "c"), only=("a",))
     assert {r["implementation"]: "reused" in r for r in records} == {
-        "eager": False, "cleave": False, "a": False, "c": True,
+        "eager": False, "cleave": False, "a": False, "a tuned": True, "c": True,
     }  # fmt: skip
+    assert records[0]["implementation"] == "eager" and records[-1]["implementation"] == "cleave"
     with pytest.raises(Invalid, match="no peer 'flash'"):
         run.run_suite("paper", target="cpu", only=["flash"])
+
+
+def alone(names, failure="", **options):
+    """The records of a point with rows of these names from an earlier run."""
+    old = {"seconds": 1.0, "eager_seconds": 1.0, "failure": failure, "date": "2026-01-01"}
+    reused = [{**old, "implementation": name} for name in names]
+    asked = Options("cpu", budget=0.001, **options)
+    return Runner(CASE, "f32", asked).measure("decode", {"S": 3, "N": 8}, reused)
+
+
+def test_an_earlier_row_goes_only_for_a_right_one(monkeypatch):
+    def missing():
+        raise NotInstalled("it is not installed")
+        yield
+
+    def settings():
+        yield "", slow
+        yield "quick", halves
+
+    peers = [
+        Peer("gone", missing),
+        Peer("wrong", lambda: iter([("", lambda x: x)])),
+        Peer("swept", settings),
+    ]
+    monkeypatch.setattr(runner, "peers_of", lambda *_: peers)
+    names = ("gone", "wrong", "swept", "swept tuned", "of another case")
+    only = ("gone", "wrong", "swept", "of another case")
+    records = alone(names, only=only, sweep=5.0)
+    by = {r["implementation"]: r for r in records}
+    assert len(records) == len(by) == 2 + len(names)
+    assert [n for n in names if "reused" in by[n]] == ["gone", "wrong", "of another case"]
+    assert by["gone"]["reused"]["again"] == "it is not installed" and not by["gone"]["failure"]
+    assert "again" in by["wrong"]["reused"] and "again" not in by["of another case"]["reused"]
+    by = {r["implementation"]: r for r in alone(names, failure="it was wrong", only=only, sweep=5.0)}
+    assert by["gone"]["failure"] == "it is not installed" and "reused" not in by["gone"]
+
+
+def test_peers_asked_for_by_name_may_take_what_all_may(monkeypatch):
+    assert [Options("cpu", p).effort for p in ("none", "quick", "full")] == ["none", "quick", "full"]
+    one = job("a", "f32", 1)
+    one.options = Options("cpu", "none", only=("max-autotune",))
+    assert one.options.effort == "full"
+    asked = []
+
+    class Patient(Child):
+        def ask(self, message, seconds):
+            asked.append(seconds)
+            return {"records": []}
+
+    one.child = Patient()  # pyright: ignore[reportAttributeAccessIssue]
+    one.measure("decode", {"S": 0})
+    assert asked == [jobs.MEASURE_SECONDS["full"]]
+    monkeypatch.setattr(jobs, "Process", Sound)
+    monkeypatch.setattr(jobs.os, "environ", environment := dict(jobs.os.environ))
+    environment.pop("TORCHINDUCTOR_COMPILE_THREADS", None)
+    assert len(list(jobs.remote([one], 2))) == 1
+    assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == str(jobs.INDUCTOR_THREADS["full"])
+
+
+def test_a_run_says_which_peers_it_measured_and_goes_on_with_the_same(suite, tmp_path, monkeypatch):
+    _, data = once(tmp_path, only=["max-autotune"], sweep=1.0)
+    assert data["only"] == ["max-autotune"] and data["sweep"] == 1.0
+    assert "only max-autotune measured" in str(run.summary(data["records"], "cpu", data["only"]).title)
+    _, again = once(tmp_path, only=["max-autotune"], sweep=1.0, resume=True)
+    assert again["records"] == data["records"]
+    with pytest.raises(Invalid, match="measured with --peer max-autotune, not with none"):
+        once(tmp_path, resume=True)
+    _, data = once(tmp_path, peers="none")
+    assert data["only"] == [] and data["sweep"] == 0.0
+    assert "measured" not in str(run.summary(data["records"], "cpu").title)
+    with pytest.raises(Invalid, match="measured with no --peer, not with --peer max-autotune"):
+        once(tmp_path, only=["max-autotune"], resume=True)
+    # without a peer's name, no peer is made to look for it
+    monkeypatch.setattr(run, "peers_of", lambda *_: pytest.fail("peers were made"))
+    run.check_peers("tiny", run.Run(target="cpu"))
 
 
 def test_a_wrong_peer_is_never_the_best():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cleave.cli import main
 from cleave.errors import Invalid
-from cleave.fusion.explaining import Change, explain
+from cleave.fusion.explaining import MOST_VERTICES, Change, explain
 from cleave.fusion.lints import lints
 from cleave.fusion.notation import parse_graph
 from cleave.fusion.planning import Plan, plan_fusion
@@ -45,6 +45,7 @@ def test_a_refusal_names_its_reason_and_a_change_that_was_tried() -> None:
     assert ("pass", "--strategy vertical+vertical-dup") in [(c.sort, c.text) for c in answer.changes]
     text = explanation_text(answer)
     assert "refused DUP_FORBIDDEN" in text and "What would flip it" in text
+    assert text.endswith("Tried: knobs, rewrites, passes, epochs and the strategy cleave.\n")
 
 
 def test_a_concatenation_with_two_readers() -> None:
@@ -66,6 +67,31 @@ def test_operations_that_are_not_neighbours_are_explained_by_the_borders_between
     assert [(x.name, y.name) for x, y, _ in answer.walls] == [("a", "w"), ("w", "b")]
     together = explain(plan_fusion(parse_graph(text.replace("custom-call", "neg")), "xla"), "b", "a")
     assert together.together and "share 1 kernel" in explanation_text(together)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [("xla", "knobs, rewrites, epochs and the strategy cleave"), ("cleave", "knobs, rewrites and epochs")],
+)
+def test_what_was_tried_is_said(strategy: str, words: str) -> None:
+    answer = explain(plan_fusion(parse_graph("p: f32[8] = parameter\na = neg(p)\nret a"), strategy), "p", "a")
+    assert answer.tried == words and not answer.changes
+    shown = explanation_text(answer)
+    assert f"Nothing that was tried makes them share a kernel.\nTried: {words}.\n" in shown
+
+
+def test_on_a_large_graph_only_knobs_are_tried_and_the_text_says_so() -> None:
+    """The same question, in a graph with operations beside it that make it large."""
+    question = "p: f32[8] = parameter\na = neg(p)\nb = abs(a)\nc = exp(a)\n"
+    beside = "".join(f"x{n} = neg({f'x{n - 1}' if n else 'p'})\n" for n in range(MOST_VERTICES))
+    graph = parse_graph(f"{question}{beside}ret b, c, x{MOST_VERTICES - 1}")
+    answer = explain(plan_fusion(graph, "vertical"), "a", "b")
+    assert len(graph.vertices) > MOST_VERTICES and not answer.changes
+    shown = explanation_text(answer)
+    assert f"Tried: knobs only, since the graph has {len(graph.vertices)} vertices" in shown
+    assert "pass" not in shown.rpartition("Nothing that was tried")[2]
+    small = explain(plan_fusion(parse_graph(f"{question}ret b, c"), "vertical"), "a", "b")
+    assert small.changes and "pass" in {c.sort for c in small.changes}
 
 
 LOOP = """

@@ -28,8 +28,6 @@ NAMES = sorted(p.name.removesuffix(".before.hlo") for p in FOLDER.glob("*.before
 Groups = set[frozenset[str]]
 KNOWN: dict[str, tuple[int, int, int]] = {
     "block main.7": (19, 18, 17),
-    "cross_entropy main.10": (5, 5, 3),
-    "norm_grad main.12": (7, 5, 3),
 }
 """For each computation that differs: groups of XLA, groups of ours, groups that are the same."""
 
@@ -64,7 +62,37 @@ def test_how_much_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
             total, same = total + len(theirs), same + len(theirs & ours)
     with capsys.disabled():
         print(f"\nXLA's groups: {same} of {total} the same")
-    assert same >= 0.9 * total
+    assert (same, total) == (82, 84)
+
+
+def kept_gains(name: str) -> dict[tuple[str, str], tuple[bool, float]]:
+    """Verdict and microseconds saved of each edge that priority fusion keyed, in a kept dump."""
+    module = parse_module((FOLDER / f"{name}.before.hlo").read_text())
+    (computation,) = module.planned()
+    plan = plan_fusion(graph_of_computation(computation), "priority", Rules("X26", device_named("h200")))
+    return {
+        (d.producer, d.consumer): (d.verdict, dict(d.numbers)["saved us"])
+        for d in plan.decisions
+        if "saved us" in dict(d.numbers)
+    }
+
+
+def test_gains_of_a_tie_are_xlas_own() -> None:
+    """XLA's log of `cross_entropy` gives both edges of the negation 1.00875 us, and takes the later one. Of
+    `norm_grad` both sums take their negation, though a reader of the negations would save as much."""
+    gains = kept_gains("cross_entropy")
+    assert gains["negate.1", "div.2.0"] == (True, pytest.approx(1.00875, abs=1e-9))
+    assert ("reduce_sum.1.0", "negate.1") not in gains
+    gains = kept_gains("norm_grad")
+    for edge in (("reduce_sum.84.0", "negate.2"), ("reduce_sum.86.0", "negate.1.0")):
+        assert gains[edge] == (True, pytest.approx(1.00875, abs=1e-9))
+
+
+def test_what_few_blocks_read_again_is_no_faster_than_they_can_ask() -> None:
+    """`norm_grad`: a value per row stays outside a sum over 1024 rows, whose 128 blocks would read what it is
+    made from 512 times."""
+    verdict, saved = kept_gains("norm_grad")["multiply.8.0", "add_any.5.0"]
+    assert not verdict and saved == pytest.approx(-0.10375, abs=5e-4)
 
 
 TEXT = """HloModule jit_f

@@ -9,7 +9,7 @@ import pytest
 
 from candidates import CASES
 from cleave.ir.dims import Atom, Dim
-from cleave.schedule.cost import cost_of, held_bytes, kernel_cost, streams
+from cleave.schedule.cost import cost_of, held_bytes, in_turn, kernel_cost, streams
 from cleave.schedule.cuts import plans
 from cleave.schedule.family import Families
 from cleave.schedule.kernels import build, forms, input_tensors, output_roots
@@ -103,6 +103,20 @@ def test_one_thread_spares_the_meeting_and_draws_less_of_the_memory() -> None:
     tiny = {**sizes, Atom("K"): 16, Atom("N"): 2048}
     assert kernel_cost(halves, tiny, CPU, {}).seconds < CPU.launch
     assert kernel_cost(halves, tiny, replace(CPU, gathering=0.0), {}).seconds > CPU.launch
+
+
+@pytest.mark.parametrize("launch", [2e-6, 1e-7, 0.0])
+def test_no_cost_is_negative_where_a_machine_launches_faster_than_it_gathers(launch: float) -> None:
+    """A machine's file may give one of both alone: what a lone thread spares is a part of a launch."""
+    found, sizes = ranked("matmul", CPU, M=1, K=16, N=64)
+    quick = replace(CPU, launch=launch)
+    for r in found:
+        cost = cost_of(r.tiles, sizes, quick, choose_parts(r.tiles, sizes, quick))
+        work = cost_of(r.tiles, sizes, replace(quick, launch=0.0, gathering=0.0), {}).seconds
+        assert cost.seconds >= work > 0
+    softmax, sizes = ranked("softmax", H200, N=4, K=16)
+    many = in_turn(replace(softmax[0].cost, seconds=3 * launch, launches=3), replace(H200, launch=launch))
+    assert many.seconds >= 0
 
 
 def test_few_bytes_are_still_in_the_last_cache() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import tile_examples as te
 from candidates import CASES
-from cleave.ir.dims import Dim, Extent
+from cleave.ir.dims import Atom, Dim, Extent
 from cleave.schedule.cost import costs, kernel_cost
-from cleave.schedule.counting import column
+from cleave.schedule.counting import Counts, Sheet, Stretch, column, sheet_of
 from cleave.schedule.cuts import plans
 from cleave.schedule.family import Families, Family
 from cleave.schedule.kernels import Built, build, forms, input_tensors, output_roots, split, splittable
@@ -83,6 +86,30 @@ def test_a_family_is_its_kernels(name: str, kind: str) -> None:
                 assert together.row(row).seconds == pytest.approx(cost.seconds, rel=1e-12)
                 assert together.row(row).blocks == cost.blocks
                 assert together.row(row).flops == pytest.approx(cost.flops, rel=1e-12)
+
+
+def test_a_tiling_costs_the_same_whatever_else_is_compared() -> None:
+    """Of two depths of a product's steps one reads whole rows, which lie one behind the other in memory."""
+    kernels = [te.matmul(n_tile=1, o_tile=256, k_tile=k).tiles.kernels[0] for k in (512, 64)]
+    sizes: dict[Dim, int] = {Atom("N"): 1, Atom("O"): 4096, Atom("K"): 512}
+    sheets = [sheet_of(kernel) for kernel in kernels]
+
+    def both(part: Callable[[Sheet], Counts]) -> Counts:
+        return np.concatenate([part(sheet) for sheet in sheets])
+
+    one, two = sheets
+    loops = tuple(
+        Stretch(np.concatenate([a.tiles, b.tiles]), (*a.ends, *b.ends))
+        for a, b in zip(one.loops, two.loops, strict=True)
+    )
+    tiles = {index: both(lambda s, i=index: s.tiles[i]) for index in one.tiles}
+    widths = (both(lambda s: s.warps), both(lambda s: s.stages), both(lambda s: s.groups))
+    together = costs(Sheet(kernels[0], 2, tiles, loops, *widths), sizes, CPU, {})
+    alone = [kernel_cost(kernel, sizes, CPU, {}) for kernel in kernels]
+    for row, cost in enumerate(alone):
+        assert together.row(row).seconds == pytest.approx(cost.seconds, rel=1e-12)
+        assert together.row(row).memory == pytest.approx(cost.memory, rel=1e-12)
+    assert alone[0].memory < 0.75 * alone[1].memory, "whole rows are no piece each"
 
 
 def test_most_tilings_share_a_family() -> None:

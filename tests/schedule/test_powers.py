@@ -106,6 +106,77 @@ def test_a_function_within_one_is_as_good_as_a_product() -> None:
     assert np.allclose(run(changed(tiles), inputs, dtype=np.float64)["out"], right, rtol=1e-12)
 
 
+BENT = SCORES.replace("      score", "      bent[s, t]: f32 = FUNCTION(dot)\n      score", 1)
+BENT = BENT.replace("OPERATION(dot, k)", "OPERATION(bent, k)")
+
+
+@pytest.mark.parametrize("function", ["tanh", "erf", "sin", "cos"])
+@pytest.mark.parametrize(
+    "operation, factor, steps",
+    [
+        ("mul", 50.0, 1),
+        ("div", 0.02, 1),
+        ("mul", 1.3e8, 1),
+        ("mul", 1e9, 0),
+        ("mul", 3e38, 0),
+        ("mul", -1e20, 0),
+        ("div", 3e-39, 0),
+    ],
+)
+def test_a_function_within_one_times_a_huge_factor_is_left_alone(
+    function: str, operation: str, factor: float, steps: int
+) -> None:
+    """`log2 e` times the factor, or times the maximum, is infinite or rounded by more than an exponent bears:
+    `exp(c - c)` is 1."""
+    text = BENT.replace("FUNCTION", function).replace("OPERATION", operation)
+    before = parse_tiles(text.replace("FACTOR", f"{factor}"))
+    after = changed(before)
+    assert [fn for fn, _ in computed(after.kernels[0].body)].count("exp2") == steps
+    # Each row sees one number, all its differences are 0 and their exponentials 1.
+    given = {"x": np.full((5, 11), 0.7), "y": np.ones((37, 11))}
+    for tiles in (before, after):
+        with np.errstate(over="ignore", under="ignore"):
+            found = run(tiles, given, dtype=np.float32)["out"]
+        if steps and abs(factor) > 100:  # even to rounding of the scores, which are that large themselves
+            assert np.isfinite(found).all() and (found > 0).all()
+        else:
+            np.testing.assert_allclose(found, 37.0, rtol=1e-4)
+
+
+def test_factors_of_factors_and_sums_are_looked_through() -> None:
+    plain = BENT.replace("FUNCTION", "tanh").replace("FACTOR", "1e5")
+    twice = plain.replace("OPERATION(bent, k)", "mul(half, k)")
+    twice = twice.replace("      score", "      half[s, t]: f32 = mul(bent, k)\n      score", 1)
+    summed = twice.replace("mul(half, k)", "add(half, dot)")
+    for text, steps in ((twice, 0), (summed, 1), (summed.replace("1e5", "3e38"), 0)):
+        found = [fn for fn, _ in computed(changed(parse_tiles(text)).kernels[0].body)]
+        assert found.count("exp2") == steps, text
+
+
+def test_a_factor_known_to_the_call_alone_keeps_contractions_only() -> None:
+    """It may be near the largest float where the function is within 1."""
+    own = "    k0: f32 = fill 4.0\n    k: f32 = sqrt(k0)\n"
+    for text, steps in ((SCORES, 1), (BENT.replace("FUNCTION", "tanh"), 0)):
+        text = text.replace("    k: f32 = fill FACTOR\n", own).replace("OPERATION", "mul")
+        found = [fn for fn, _ in computed(changed(parse_tiles(text)).kernels[0].body)]
+        assert found.count("exp2") == steps
+
+
+@pytest.mark.parametrize("absent, steps", [("-1e9", 1), ("-1e30", 0), ("-3.4e38", 0)])
+def test_rows_masked_with_a_finite_number(absent: str, steps: int) -> None:
+    """A row that is masked as a whole is even, and finite, however large the mask's number is."""
+    text = SCORES.replace("OPERATION(dot, k)", "select(high, dot, away)").replace("FACTOR", "1e6")
+    hidden = f"      high[s, t]: bool = gt(dot, k)\n      away: f32 = fill {absent}\n      score"
+    before = parse_tiles(text.replace("      score", hidden, 1))
+    after = changed(before)
+    verify(after)
+    assert [fn for fn, _ in computed(after.kernels[0].body)].count("exp2") == steps
+    generator = np.random.default_rng(5)
+    given = {"x": generator.normal(size=(5, 11)), "y": generator.normal(size=(37, 11))}
+    found = run(after, given, dtype=np.float32)["out"]
+    assert np.isfinite(found).all() and (found > 0).all()
+
+
 def test_masked_scores_and_rows_that_see_nothing() -> None:
     example = te.attention()
     new = changed(example.tiles)

@@ -27,6 +27,7 @@ from cleave.algebra.forms import (
     of_factor,
     size_extent,
 )  # fmt: skip
+from cleave.algebra.parts import at_home
 from cleave.errors import Bug, Unsupported
 from cleave.ir.dims import (
     Dim,
@@ -206,6 +207,8 @@ def _reduce(kind: str, node: Node, bound: Sequence[Index], value: Poly) -> Poly:
     value = rewrite.rename(value, new)
     indices = list(new.values())
     owners = owners_of(node, new)
+    for index, owner in owners.items():
+        at_home(value, index, owner)
     if node.dtype == "bool":
         kind = {"sum": "any", "max": "any", "prod": "all", "min": "all"}.get(kind, kind)
     match kind:

@@ -35,10 +35,16 @@ def always_finite(node: Node) -> bool:
 
 
 def _finite(node: Node) -> bool:
-    found = _known.get(node)
-    if found is None:
-        found = _known[node] = node.dtype not in FLOATS or _computed(node)
-    return found
+    todo = [node]
+    while todo:  # what is read comes first; a program may be thousands of nodes deep
+        one = todo[-1]
+        unknown = [a.node for a in one.reads if a.node not in _known]
+        if one in _known or not unknown:
+            todo.pop()
+            _known.setdefault(one, one.dtype not in FLOATS or _computed(one))
+        else:
+            todo += unknown
+    return _known[node]
 
 
 def _computed(node: Node) -> bool:
@@ -48,14 +54,14 @@ def _computed(node: Node) -> bool:
         case Const(value):
             return math.isfinite(value)
         case Map("select", (_, one, two)):
-            return _finite(one.node) and _finite(two.node)
+            return _known[one.node] and _known[two.node]
         case Map(fn, args):
-            return fn in MAPS and all(_finite(a.node) for a in args)
+            return fn in MAPS and all(_known[a.node] for a in args)
         case Reduce("sum" | "prod", _, arg):
-            return _finite(arg.node)
+            return _known[arg.node]
         case Reduce("max" | "min", bound, arg):
-            return _finite(arg.node) and not any(isinstance(i.dim, Part) for i in bound)
+            return _known[arg.node] and not any(isinstance(i.dim, Part) for i in bound)
         case Contract(_, args) | Cat(_, args):
-            return all(_finite(a.node) for a in args)
+            return all(_known[a.node] for a in args)
         case _:
             return False

@@ -43,7 +43,9 @@ def owner_of(value: Keyed, index: Index) -> Term | None:
                 if found is not None and found != join.part:
                     return None
                 found = join.part
-    return found or _beside(value, index)
+    found = found or _beside(value, index)
+    bound_inside = found is not None and not set(indices_of(found)) <= value.free
+    return None if bound_inside else found
 
 
 def _beside(value: Keyed, index: Index) -> Term | None:
@@ -59,6 +61,20 @@ def _beside(value: Keyed, index: Index) -> Term | None:
             return None
         found = numbers[0]
     return found
+
+
+def at_home(value: Keyed, index: Index, owner: Term) -> None:
+    """`Unsupported` if an index that runs in one part (`owner`) is joined, or stands beside, another part's
+    number in a form: what it counts there has another size than what it runs over."""
+    joined = [j.part for where in terms_in(value) for j in joins_in(where) if j.within.variable == index]
+    parts = Parts(index.dim.of, index.dim.level) if isinstance(index.dim, Part) else None
+    for factor in factors_in(value):
+        if isinstance(factor, Element) and any(t.variable == index for t in factor.terms):
+            axes = zip(factor.terms, factor.node.axes, strict=True)
+            joined += [t for t, axis in axes if axis.dim == parts]
+    if any(part != owner for part in joined):
+        what = f"an index over {index.dim} runs in one of the parts and is joined with the number of another"
+        raise Unsupported(what, where="the algebra", hint="reduce it in the part that it is read in")
 
 
 def part_of(index: Index, owners: Mapping[Index, Term]) -> Term:

@@ -21,7 +21,7 @@ constexpr float nan = __builtin_nanf("");
 constexpr std::integral_constant<i64, 1> unit{};
 
 template <class To, class From>
-inline To bits(From x) {
+[[gnu::always_inline]] inline To bits(From x) {
   static_assert(sizeof(To) == sizeof(From));
   To y;
   __builtin_memcpy(&y, &x, sizeof y);
@@ -57,23 +57,23 @@ inline bool inside(i64 position, i64 size) { return position >= 0 && position < 
 
 // ------------------------------------------------------------------ narrow floats
 
-inline float widen_bf16(u16 x) { return bits<float>(u32(x) << 16); }
+[[gnu::always_inline]] inline float widen_bf16(u16 x) { return bits<float>(u32(x) << 16); }
 
-inline u16 narrow_bf16(float x) {  // to nearest even; NaN stays NaN
+[[gnu::always_inline]] inline u16 narrow_bf16(float x) {  // to nearest even; NaN stays NaN
   const u32 u = bits<u32>(x);
   const u32 r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   return u16(x != x ? 0x7fc0 : r);
 }
 
-inline float round_bf16(float x) {
+[[gnu::always_inline]] inline float round_bf16(float x) {
   const u32 u = bits<u32>(x);
   const float r = bits<float>((u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u);
   return x != x ? bits<float>(u | 0x400000) : r;
 }
 
-inline u16 cut_bf16(float x) { return u16(bits<u32>(x) >> 16); }  // of what is rounded
+[[gnu::always_inline]] inline u16 cut_bf16(float x) { return u16(bits<u32>(x) >> 16); }  // of what is rounded
 
-inline float widen_f16(u16 h) {
+[[gnu::always_inline]] inline float widen_f16(u16 h) {
   const u32 magnitude = u32(h & 0x7fff) << 13;
   const float x = bits<float>(magnitude) * 0x1p112f;  // moves the exponent, subnormals too
   const float y = magnitude >= (u32(0x7c00) << 13) ? bits<float>(magnitude | 0x7f800000u) : x;
@@ -82,7 +82,7 @@ inline float widen_f16(u16 h) {
 
 // To the nearest value of float16, to even, as a float. Adding and taking off a number whose last place is
 // float16's last place at this exponent rounds there.
-inline float round_f16(float x) {
+[[gnu::always_inline]] inline float round_f16(float x) {
   const u32 u = bits<u32>(x) & 0x7fffffffu;
   const u32 sign = bits<u32>(x) & 0x80000000u;
   const u32 exponent = u & 0x7f800000u;
@@ -95,7 +95,7 @@ inline float round_f16(float x) {
   return bits<float>(bits<u32>(r) | sign);
 }
 
-inline u16 narrow_f16(float x) {
+[[gnu::always_inline]] inline u16 narrow_f16(float x) {
   const float r = round_f16(x);
   const u32 u = bits<u32>(r) & 0x7fffffffu;
   const u32 sign = (bits<u32>(r) >> 16) & 0x8000u;

@@ -18,57 +18,57 @@ __attribute__((simd("notinbranch"), const)) double many_sin(double) noexcept __a
 __attribute__((simd("notinbranch"), const)) double many_cos(double) noexcept __asm__("cos");
 }
 #else
-inline float many_sinf(float x) { return __builtin_sinf(x); }
-inline float many_cosf(float x) { return __builtin_cosf(x); }
-inline double many_sin(double x) { return __builtin_sin(x); }
-inline double many_cos(double x) { return __builtin_cos(x); }
+[[gnu::always_inline]] inline float many_sinf(float x) { return __builtin_sinf(x); }
+[[gnu::always_inline]] inline float many_cosf(float x) { return __builtin_cosf(x); }
+[[gnu::always_inline]] inline double many_sin(double x) { return __builtin_sin(x); }
+[[gnu::always_inline]] inline double many_cos(double x) { return __builtin_cos(x); }
 #endif
 
 namespace cleave {
 
 // One rounding where the machine has the instruction; the library's emulation would be slow.
 #if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+[[gnu::always_inline]] inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+[[gnu::always_inline]] inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else
-inline float fma(float a, float b, float c) { return a * b + c; }
-inline double fma(double a, double b, double c) { return a * b + c; }
+[[gnu::always_inline]] inline float fma(float a, float b, float c) { return a * b + c; }
+[[gnu::always_inline]] inline double fma(double a, double b, double c) { return a * b + c; }
 #endif
 
 // NaN wins over everything else.
 template <class T>
-inline T max(T a, T b) {
+[[gnu::always_inline]] inline T max(T a, T b) {
   const T r = a > b ? a : b;
   return a != a ? a : r;
 }
 template <class T>
-inline T min(T a, T b) {
+[[gnu::always_inline]] inline T min(T a, T b) {
   const T r = a < b ? a : b;
   return a != a ? a : r;
 }
 #pragma omp declare reduction(top : float, double : omp_out = max(omp_out, omp_in)) initializer(omp_priv = -inf)
 #pragma omp declare reduction(bottom : float, double : omp_out = min(omp_out, omp_in)) initializer(omp_priv = inf)
 
-inline float sqrt(float x) { return __builtin_sqrtf(x); }
-inline double sqrt(double x) { return __builtin_sqrt(x); }
-inline float floor(float x) { return __builtin_floorf(x); }
-inline double floor(double x) { return __builtin_floor(x); }
-inline float ceil(float x) { return __builtin_ceilf(x); }
-inline double ceil(double x) { return __builtin_ceil(x); }
-inline float round(float x) { return __builtin_rintf(x); }  // half to even
-inline double round(double x) { return __builtin_rint(x); }
-inline float trunc(float x) { return __builtin_truncf(x); }
-inline double trunc(double x) { return __builtin_trunc(x); }
-inline float abs(float x) { return __builtin_fabsf(x); }
-inline double abs(double x) { return __builtin_fabs(x); }
+[[gnu::always_inline]] inline float sqrt(float x) { return __builtin_sqrtf(x); }
+[[gnu::always_inline]] inline double sqrt(double x) { return __builtin_sqrt(x); }
+[[gnu::always_inline]] inline float floor(float x) { return __builtin_floorf(x); }
+[[gnu::always_inline]] inline double floor(double x) { return __builtin_floor(x); }
+[[gnu::always_inline]] inline float ceil(float x) { return __builtin_ceilf(x); }
+[[gnu::always_inline]] inline double ceil(double x) { return __builtin_ceil(x); }
+[[gnu::always_inline]] inline float round(float x) { return __builtin_rintf(x); }  // half to even
+[[gnu::always_inline]] inline double round(double x) { return __builtin_rint(x); }
+[[gnu::always_inline]] inline float trunc(float x) { return __builtin_truncf(x); }
+[[gnu::always_inline]] inline double trunc(double x) { return __builtin_trunc(x); }
+[[gnu::always_inline]] inline float abs(float x) { return __builtin_fabsf(x); }
+[[gnu::always_inline]] inline double abs(double x) { return __builtin_fabs(x); }
 template <class T>
-inline T abs(T x) { return x < 0 ? T(-x) : x; }
+[[gnu::always_inline]] inline T abs(T x) { return x < 0 ? T(-x) : x; }
 template <class T>
-inline T sign(T x) { return T(x > 0) - T(x < 0); }  // 0 for NaN, as in PyTorch
+[[gnu::always_inline]] inline T sign(T x) { return T(x > 0) - T(x < 0); }  // 0 for NaN, as in PyTorch
 
 // 2^n * e^r with |r| <= ln 2 / 2; 2^n in two factors, so that results below the normal range round once.
 // `shifted` is n + 1.5 * 2^23: its last bits are n.
-inline float scaled_exp(float r, float shifted) {
+[[gnu::always_inline]] inline float scaled_exp(float r, float shifted) {
   float p = 1.37805939e-3f;
   p = fma(p, r, 8.37312452e-3f);
   p = fma(p, r, 4.16695364e-2f);
@@ -81,7 +81,7 @@ inline float scaled_exp(float r, float shifted) {
   return p * bits<float>(half << 23) * bits<float>((biased - half) << 23);
 }
 // x is held in [-105, 89] by its bits, which takes one instruction each and loses only NaN.
-inline float exp(float x) {
+[[gnu::always_inline]] inline float exp(float x) {
   const i32 low = i32(bits<u32>(x)) < i32(0x42b20000) ? i32(bits<u32>(x)) : i32(0x42b20000);
   const float held = bits<float>(u32(low) < 0xc2d20000u ? u32(low) : 0xc2d20000u);
   const float shifted = fma(held, 1.44269504f, 12582912.0f);
@@ -90,18 +90,18 @@ inline float exp(float x) {
   const float y = scaled_exp(r, shifted);
   return x != x ? x : y;
 }
-inline double exp(double x) { return __builtin_exp(x); }
-inline float exp2(float x) {
+[[gnu::always_inline]] inline double exp(double x) { return __builtin_exp(x); }
+[[gnu::always_inline]] inline float exp2(float x) {
   const float low = x < 129.0f ? x : 129.0f;
   const float held = low > -152.0f ? low : -152.0f;
   const float shifted = held + 12582912.0f;
   const float y = scaled_exp((held - (shifted - 12582912.0f)) * 0.693147181f, shifted);
   return x != x ? x : y;
 }
-inline double exp2(double x) { return __builtin_exp2(x); }
+[[gnu::always_inline]] inline double exp2(double x) { return __builtin_exp2(x); }
 
 // log x = n log 2 + log(1 + f) with 1 + f between sqrt(1/2) and sqrt(2).
-inline float log(float x) {
+[[gnu::always_inline]] inline float log(float x) {
   const bool small = x < 0x1p-126f;
   const float scaled = small ? x * 0x1p23f : x;
   const u32 shifted = bits<u32>(scaled) - 0x3f3504f3u;
@@ -125,9 +125,9 @@ inline float log(float x) {
   y = x < 0.0f ? nan : y;
   return x < inf ? y : x;  // +inf and NaN as they are
 }
-inline double log(double x) { return __builtin_log(x); }
+[[gnu::always_inline]] inline double log(double x) { return __builtin_log(x); }
 
-inline float tanh(float x) {
+[[gnu::always_inline]] inline float tanh(float x) {
   const float a = abs(x);
   const float z = x * x;
   float p = -5.70498872745e-3f;
@@ -140,9 +140,9 @@ inline float tanh(float x) {
   const float y = bits<float>(bits<u32>(far) | (bits<u32>(x) & 0x80000000u));
   return a < 0.625f ? near : y;
 }
-inline double tanh(double x) { return __builtin_tanh(x); }
+[[gnu::always_inline]] inline double tanh(double x) { return __builtin_tanh(x); }
 
-inline float erf(float x) {
+[[gnu::always_inline]] inline float erf(float x) {
   const float t = abs(x);
   const float s = x * x;
   const float c = t > 4.0f ? 4.0f : t;  // erf(4) rounds to 1
@@ -162,36 +162,36 @@ inline float erf(float x) {
   const float near = fma(p, x, x);
   return t > 0.921875f ? far : near;
 }
-inline double erf(double x) { return __builtin_erf(x); }
+[[gnu::always_inline]] inline double erf(double x) { return __builtin_erf(x); }
 
-inline float sin(float x) { return many_sinf(x); }
-inline double sin(double x) { return many_sin(x); }
-inline float cos(float x) { return many_cosf(x); }
-inline double cos(double x) { return many_cos(x); }
-inline float pow(float a, float b) { return __builtin_powf(a, b); }
-inline double pow(double a, double b) { return __builtin_pow(a, b); }
+[[gnu::always_inline]] inline float sin(float x) { return many_sinf(x); }
+[[gnu::always_inline]] inline double sin(double x) { return many_sin(x); }
+[[gnu::always_inline]] inline float cos(float x) { return many_cosf(x); }
+[[gnu::always_inline]] inline double cos(double x) { return many_cos(x); }
+[[gnu::always_inline]] inline float pow(float a, float b) { return __builtin_powf(a, b); }
+[[gnu::always_inline]] inline double pow(double a, double b) { return __builtin_pow(a, b); }
 
 // The quotient rounded down and its remainder, which has the divisor's sign. An integer divided by zero is 0.
-inline float mod(float a, float b) {
+[[gnu::always_inline]] inline float mod(float a, float b) {
   const float m = __builtin_fmodf(a, b);
   return m != 0.0f && (m < 0.0f) != (b < 0.0f) ? m + b : m;
 }
-inline double mod(double a, double b) {
+[[gnu::always_inline]] inline double mod(double a, double b) {
   const double m = __builtin_fmod(a, b);
   return m != 0.0 && (m < 0.0) != (b < 0.0) ? m + b : m;
 }
 template <class T>
-inline T divide(T a, T b) {
+[[gnu::always_inline]] inline T divide(T a, T b) {
   return b == 0 ? T(0) : std::is_signed_v<T> && b == T(-1) ? T(0 - a) : T(a / b);
 }
 template <class T>
-inline T mod(T a, T b) {
+[[gnu::always_inline]] inline T mod(T a, T b) {
   if (b == 0 || (std::is_signed_v<T> && b == T(-1))) return 0;
   const T m = a % b;
   return m != 0 && (m < 0) != (b < 0) ? T(m + b) : m;
 }
 template <class T>
-inline T floordiv(T a, T b) {
+[[gnu::always_inline]] inline T floordiv(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     // As Python and PyTorch do it: from the remainder, so that an infinite divisor gives -1 and not NaN.
     if (b == 0) return a / b;
@@ -207,7 +207,7 @@ inline T floordiv(T a, T b) {
   }
 }
 template <class T>
-inline T pow(T a, T b) {
+[[gnu::always_inline]] inline T pow(T a, T b) {
   if (b < 0) return a == 1 ? T(1) : a == T(-1) ? T(b % 2 ? -1 : 1) : T(0);
   T r = 1;
   for (; b; b /= 2, a = T(a * a)) r = b % 2 ? T(r * a) : r;

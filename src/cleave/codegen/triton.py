@@ -50,9 +50,10 @@ def emit(
     """The Triton module of a tile program. `precision` is PyTorch's float32 matmul precision: `highest`
     multiplies float32 exactly as float32, `high` and `medium` in TF32. With `described` kernels that ask for
     it load through tensor descriptors, which the caller's tensors must allow; with `overlapped` a kernel's
-    blocks start as soon as all of the one before have, and wait for its end (compute capability 9). With
-    `grouped` kernels that ask for warp groups are written in Gluon (`codegen.gluon`; capability 9 and what
-    descriptors need). Raises `Infeasible` where a kernel does not fit Triton's blocks."""
+    blocks start as soon as all of the one before are through their last statement, and wait for its end
+    (compute capability 9). With `grouped` kernels that ask for warp groups are written in Gluon
+    (`codegen.gluon`; capability 9 and what descriptors need). Raises `Infeasible` where a kernel does not fit
+    Triton's blocks."""
     if precision not in PRECISIONS:
         raise Invalid(f"precision {precision!r}", hint=f"one of {', '.join(PRECISIONS)}")
     functions = Names(HELPERS)

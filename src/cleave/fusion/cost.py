@@ -29,7 +29,19 @@ FLOPS: dict[str, dict[str, float]] = {
     "i64": {"div": 200, "rem": 200, "mod": 200, "floordiv": 200},
 }  # fmt: skip
 TODAY: dict[str, dict[str, float]] = {"f32": {"sin": 960, "cos": 960}}
-"""What today's tables say otherwise: read off the log of a dump on an H200 (JAX 0.11.2)."""
+"""What today's tables say otherwise, where a device has none of its own."""
+MEASURED: dict[str, dict[str, float]] = {
+    "nvidia-h200": {
+        "cbrt": 178, "cos": 978, "exp": 79, "expm1": 190, "log": 166, "log1p": 229, "rsqrt": 75, "sin": 958,
+        "sqrt": 75, "tanh": 467, "add": 7, "sub": 7, "mul": 3, "div": 19, "atan2": 431, "pow": 510,
+    },
+    "rtx-a6000": {
+        "cbrt": 867, "cos": 662, "exp": 86, "expm1": 381, "log": 244, "log1p": 262, "logistic": 176,
+        "rsqrt": 75, "sin": 662, "sqrt": 75, "tanh": 190, "atan2": 486, "pow": 925,
+    },
+}  # fmt: skip
+"""Today's f32 operations by device, in clocks as XLA measured them (hlo_op_profiles_data.h, compute
+capability 9.0 and 8.6); what is not listed costs `DEFAULT_FLOPS`."""
 DEFAULT_FLOPS = 3.0
 FREE = (
     frozenset({"broadcast", "reshape", "bitcast", "slice", "dynamic-slice", "transpose", "reverse"}) | SOURCES
@@ -38,7 +50,12 @@ FREE = (
 SECTOR = 64
 """Bytes of one transaction with memory."""
 PER_CLOCK = 32
-"""Bytes that a core can ask of memory in a clock."""
+"""Bytes that a block can ask of memory in a clock."""
+TICKS = 4e9
+"""XLA keeps times in quarters of a nanosecond. Where gains tie, which of them goes first hangs on it."""
+PER_THREAD = 16
+BLOCK = 256
+"""Elements of a row that a thread reduces, and threads that a block of short rows is filled up to."""
 
 
 def flops_of(v: Vertex, rules: Rules, today: bool) -> float:
@@ -52,16 +69,22 @@ def flops_of(v: Vertex, rules: Rules, today: bool) -> float:
         uneven = axis != 0 and v.operands[0].shape.dims[axis] % 32 != 0
         return float(rules.concat_penalty) if uneven else 6.0
     dtype = "f32" if v.shape.dtype in ("f16", "bf16") else v.shape.dtype
-    base = FLOPS.get(dtype, {}).get(v.opcode)
-    if today:
-        base = TODAY.get(dtype, {}).get(v.opcode, base)
-    each = DEFAULT_FLOPS if base is None else base
+    # What a reduction combines with is taken for an addition.
+    each = _each(dtype, "add" if v.opcode == "reduce" and today else v.opcode, rules.device.name, today)
     if v.opcode == "reduce":
-        return each * reduced_extent(v) * arity(v)
+        return each * (reduced_extent(v) - (1 if today else 0)) * arity(v)
     if v.opcode == "dot":
         inner = v.operands[0].elements * v.operands[1].elements / max(1, v.elements)
         return 2.0 * (prod(v.window) if v.window else inner**0.5)
     return each
+
+
+def _each(dtype: str, opcode: str, device: str, today: bool) -> float:
+    """The tables' entry for an opcode."""
+    if today and dtype == "f32" and device in MEASURED:
+        return MEASURED[device].get(opcode, DEFAULT_FLOPS)
+    base = FLOPS.get(dtype, {}).get(opcode, DEFAULT_FLOPS)
+    return TODAY.get(dtype, {}).get(opcode, base) if today else base
 
 
 def unit_flops(unit: Unit, rules: Rules, today: bool = True) -> float:
@@ -172,17 +195,23 @@ def _geometry(unit: Unit) -> tuple[float, float]:
         rows = max(1, unit.row_count)
         return float(rows), float(min(1024, max(32, largest // rows)))
     if unit.kind != LOOP and hero.opcode == "reduce" and tiled_reduction(hero):
-        data, extent = hero.operands[0], max(1, reduced_extent(hero))
+        extent = max(1, reduced_extent(hero))
         if tiled_reduction(hero) == COLUMN:
             minor = _minor_kept(hero)
             major = max(1, hero.elements // max(1, minor))
             return float(major * -(-extent // 4096) * -(-minor // 32)), 1024.0
-        threads = min(1024, max(32, extent // 8))
-        return max(1.0, data.elements / max(extent, threads)), float(threads)
+        return _row_geometry(max(1, hero.elements), extent)
     if unit.kind != LOOP and tiled_transpose(hero):
         return max(1.0, hero.elements / 1024), 128.0
     elements = max((unit.graph.vertices[o].elements for o in unit.outputs), default=1)
     return max(1.0, -(-elements // 128)), float(min(128, max(1, elements)))
+
+
+def _row_geometry(rows: int, extent: int) -> tuple[float, float]:
+    """Blocks and threads of a row reduction: warps share a row, and short rows share a block."""
+    threads = extent if extent < 32 else min(1024, -(-extent // (32 * PER_THREAD)) * 32)
+    together = max(1, min(rows, BLOCK // threads))
+    return float(-(-rows // together)), float(threads * together)
 
 
 def _minor_kept(hero: Vertex) -> int:
@@ -199,19 +228,27 @@ def _seconds(device: Device, flops: float, moved: float, blocks: float, threads:
     lanes = (blocks if blocks < device.cores else device.cores) * (
         threads if threads < device.units else device.units
     )
-    busy = flops / (2 * device.clock * (lanes if lanes > 1.0 else 1.0))
-    return busy + moved - 0.95 * (busy if busy < moved else moved)
+    busy = ticks(flops / (2 * device.clock * (lanes if lanes > 1.0 else 1.0)))
+    return ticks(busy + moved - ticks(0.95 * (busy if busy < moved else moved)))
 
 
-def _speed(device: Device, blocks: float) -> float:
-    """Bytes of new data in a second, for that many blocks."""
-    speed = (blocks if blocks < device.cores else device.cores) * device.clock * PER_CLOCK
-    return speed if speed < device.bandwidth else device.bandwidth
+def ticks(seconds: float) -> float:
+    """A time of the model, which XLA keeps in quarters of a nanosecond."""
+    return int(seconds * TICKS + 0.5) / TICKS if seconds > 0.0 else -int(0.5 - seconds * TICKS) / TICKS
 
 
-def _again(device: Device, size: float) -> float:
-    """How much faster data of a size is read once more."""
-    return 8.0 if size < 2048 * device.cores else 2.5 if size < device.cache else 1.0
+def _reading(device: Device, size: float, total: float, waste: float, blocks: float) -> float:
+    """Seconds to read `total` bytes of an operand of `size`: once from memory, and what is read again from
+    the caches, but never faster than so many blocks can ask."""
+    asked_for = min(blocks, device.most_blocks) * device.clock * PER_CLOCK
+    speed = device.bandwidth
+    first = asked_for if asked_for < speed else speed
+    if total <= size:
+        return ticks(total * waste / first)
+    if size < device.cache:
+        speed *= 20.0 if size < 2048 * device.cores else 2.5
+    again = asked_for if asked_for < speed else speed
+    return ticks(size * waste / first) + ticks((total - size) / again)
 
 
 def _waste(unit: Unit, number: int) -> float:
@@ -233,14 +270,14 @@ def time_alone(unit: Unit, rules: Rules) -> float:
         moved = traffic(unit, rules) + _written(unit, rules)
         flops = unit_flops(unit, rules)
         seconds = _seconds(device, flops, moved, blocks, threads)
-        unit.run = (unit.version, seconds, moved, blocks, threads, flops, _speed(device, blocks))
+        unit.run = (unit.version, seconds, moved, blocks, threads, flops)
     return unit.run[1]
 
 
 def _written(unit: Unit, rules: Rules) -> float:
     if len(unit.outputs) == 1:
-        return unit.root.bytes / rules.device.bandwidth
-    return sum([unit.graph.vertices[o].bytes for o in unit.outputs]) / rules.device.bandwidth
+        return ticks(unit.root.bytes / rules.device.bandwidth)
+    return ticks(sum([unit.graph.vertices[o].bytes for o in unit.outputs]) / rules.device.bandwidth)
 
 
 def traffic(unit: Unit, rules: Rules) -> float:
@@ -258,7 +295,6 @@ def traffic(unit: Unit, rules: Rules) -> float:
         if untimed:
             unit.fresh = []
             device, vertices, facts = rules.device, unit.graph.vertices, unit.facts
-            speed = _speed(device, blocks)
             for number in untimed:
                 if number not in times:
                     continue  # it has become a member
@@ -266,10 +302,7 @@ def traffic(unit: Unit, rules: Rules) -> float:
                 size = v.bytes
                 total = size * work / v.elements if v.elements else 0.0
                 waste = _waste(unit, number) if unit.transposed else 1.0
-                if total <= size:
-                    times[number] = total * waste / speed
-                else:
-                    times[number] = size * waste / speed + (total - size) / (speed * _again(device, size))
+                times[number] = _reading(device, size, total, waste, blocks)
         unit.reads = (unit.version, sum(times.values()))
     return unit.reads[1]
 
@@ -296,10 +329,9 @@ def time_with(producer: Unit, unit: Unit, rules: Rules) -> float:
     share = use.work / made.elements if made.elements else 0.0
     if unit.run[0] != unit.version:
         time_alone(unit, rules)
-    _, _, moved, blocks, threads, flops, speed = unit.run
+    _, _, moved, blocks, threads, flops = unit.run
     if producer.reductions and is_reduction_epilogue(producer, unit):
         blocks, threads = geometry(producer)
-        speed = _speed(device, blocks)
     times = unit.operands
     moved -= times[made.number]
     straight = use.sources == WHOLE and not use.flags & (MIXED | REUSED)
@@ -312,11 +344,7 @@ def time_with(producer: Unit, unit: Unit, rules: Rules) -> float:
             own = _share(unit, o)
             used += own - (min(each, own) if straight and plain and _straight(unit, o) else 0.0)
             waste = max(waste, _waste(unit, o))
-        total = size * used
-        if total <= size:
-            moved += total * waste / speed
-        else:
-            moved += size * waste / speed + (total - size) / (speed * _again(device, size))
+        moved += _reading(device, size, size * used, waste, blocks)
     flops += unit_flops(producer, rules) * share
     return _seconds(device, flops, moved if moved > 0.0 else 0.0, blocks, threads)
 

@@ -45,7 +45,7 @@ class Change:
 class Explanation:
     """The answer. `edges` are the decisions at the border between the two kernels, `walls` the borders on the
     way from one to the other if they are not neighbours, `changes` what would flip the answer. `unseen` says
-    why a border may have no decision."""
+    why a border may have no decision, `tried` which sorts of change were tried, in words."""
 
     one: Vertex
     two: Vertex
@@ -54,6 +54,7 @@ class Explanation:
     walls: tuple[tuple[Vertex, Vertex, tuple[Decision, ...]], ...]
     changes: tuple[Change, ...]
     unseen: str = ""
+    tried: str = ""
 
 
 def unseen(plan: Plan) -> str:
@@ -89,7 +90,23 @@ def explain(plan: Plan, first: str, second: str) -> Explanation:
         return Explanation(one, two, together, (), (), ())
     edges = _between(plan, _makers(plan, one), _makers(plan, two))
     walls = () if edges else _walls(plan, one, two)
-    return Explanation(one, two, (), edges, walls, tuple(_changes(plan, one, two)), unseen(plan))
+    changes = tuple(_changes(plan, one, two))
+    return Explanation(one, two, (), edges, walls, changes, unseen(plan), tried(plan))
+
+
+def tried(plan: Plan) -> str:
+    """Which sorts of change `explain` tries for a plan: all, or on a large graph knobs alone."""
+    vertices = len(plan.graph.vertices)
+    if vertices > MOST_VERTICES:
+        return f"knobs only, since the graph has {vertices} vertices (more than {MOST_VERTICES})"
+    name = plan.strategy.name
+    more = [
+        "rewrites",
+        *(() if name in ("cleave", "xla") else ("passes",)),
+        "epochs",
+        *(() if name == "cleave" else ("the strategy cleave",)),
+    ]
+    return f"knobs, {', '.join(more[:-1])} and {more[-1]}"
 
 
 def _makers(plan: Plan, v: Vertex) -> list[Group]:

@@ -10,7 +10,7 @@ import heapq
 from dataclasses import replace
 from math import inf
 
-from cleave.fusion.cost import is_reduction_epilogue, time_alone, time_with
+from cleave.fusion.cost import is_reduction_epilogue, ticks, time_alone, time_with
 from cleave.fusion.decisions import Log, Numbers, Verdict, apply
 from cleave.fusion.edges import Why, budget, ir_size, kinds, known, not_fusible
 from cleave.fusion.opcodes import (
@@ -138,7 +138,7 @@ class _Queue:
                 self.log.refuse(STAGE, unit, user, found[2])
                 return None
             gain += found[3]
-        return gain + (self.rules.device.launch + time_alone(unit, self.rules))
+        return ticks(gain + (self.rules.device.launch + time_alone(unit, self.rules)))
 
     def renew(self, producer: Unit, users: list[Unit]) -> None:
         """Key what a step changed: the new groups, what they read, and the producer if it is still there."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from cleave.errors import Invalid
 from cleave.schedule.machine import CPU, H200, Machine
@@ -67,6 +68,8 @@ class Device:
     shared: int
     """Bytes of shared memory per block."""
     launch: float = 1e-6
+    most_blocks: float = inf
+    """Blocks that ask memory at a time, at most: on a CPU its cores, on a GPU as XLA models it any number."""
 
     @property
     def lanes(self) -> int:
@@ -90,6 +93,7 @@ def device_of(machine: Machine) -> Device:
         machine.near_bytes,
         machine.core_bytes if machine.kind == "cuda" else 48 << 10,
         machine.launch,
+        inf if machine.kind == "cuda" else machine.cores,
     )
 
 

@@ -46,7 +46,7 @@ NOTHING = (0.0, 0)
 UNTIMED = -1.0
 SOMEWHERE = -1
 """In place of a number: some operands before the last are untimed."""
-UNRUN = (-1, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+UNRUN = (-1, 0.0, 0.0, 0.0, 0.0, 0.0)
 REUSED, EXPANDED, MIXED = 1, 2, 4
 """Flags of a use: elements are read several times, reads multiply, the way is not all elementwise."""
 SAME, ROW_STEP, TILED = 1, 2, 4
@@ -126,9 +126,9 @@ class Unit:
     """What is computed once per version."""
     grid: tuple[int, tuple[float, float]] = (0, (0.0, 0.0))
     """Blocks and threads, with what they were computed for (`cost.py`)."""
-    run: tuple[int, float, float, float, float, float, float] = UNRUN
-    """By today's model, for a version: seconds to run alone, seconds of traffic, blocks, threads of each,
-    operations, and bytes of new data in a second (`cost.py`)."""
+    run: tuple[int, float, float, float, float, float] = UNRUN
+    """By today's model, for a version: seconds to run alone, seconds of traffic, blocks, threads of each
+    and operations (`cost.py`)."""
     reads: tuple[int, float] = (-1, 0.0)
     """Seconds to read all operands, with the version that they were computed for."""
     asked: tuple[int, list[Asked]] = (-1, [])

@@ -122,7 +122,8 @@ def explanation_text(answer: Explanation) -> str:
         lines.append("What would flip it (planned again and checked):")
         lines += [f"  {c.sort}: {c.text}" for c in answer.changes]
     else:
-        lines.append("No knob, pass, epoch or rewrite that was tried makes them share a kernel.")
+        lines.append("Nothing that was tried makes them share a kernel.")
+    lines.append(f"Tried: {answer.tried}.")
     return "\n".join(lines) + "\n"
 
 
@@ -176,6 +177,7 @@ def fusion_data(
             ],
             "changes": [{"sort": c.sort, "text": c.text} for c in answer.changes],
             "unseen": answer.unseen,
+            "tried": answer.tried,
         }
     return data
 

@@ -101,7 +101,8 @@ def cost_of(tiles: TileProgram, sizes: Mapping[Dim, int], machine: Machine, part
 
 def in_turn(cost: Cost, machine: Machine) -> Cost:
     """The cost of several launches: all but the first are under way while the one before runs."""
-    return replace(cost, seconds=cost.seconds - machine.following * max(0, cost.launches - 1))
+    spared = min(machine.following, machine.launch)  # no cost is negative, whatever a machine's file says
+    return replace(cost, seconds=cost.seconds - spared * max(0, cost.launches - 1))
 
 
 def merged_cost(before: Cost, cost: Cost, machine: Machine) -> Cost:
@@ -186,7 +187,8 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     seconds = seconds + machine.unhidden * (moving + working + serial - longest)
     if machine.kind == "cpu":  # the calling thread may be through before the others are awake
         others = np.minimum(machine.cores, np.maximum(1, blocks)) - 1
-        seconds = seconds + np.minimum(0.0, others * longest - machine.gathering)
+        gathering = min(machine.gathering, machine.launch)  # part of it; files may give one alone
+        seconds = seconds + np.minimum(0.0, others * longest - gathering)
     seconds = np.where(blocks == 0, machine.launch, seconds)
     amounts = (seconds, memory, loaded, count.total(count.flops), specials, vectors)
     listed = [np.broadcast_to(amount, (sheet.rows, 1)).ravel().tolist() for amount in (*amounts, blocks)]

@@ -302,16 +302,17 @@ class Count:
 
     def _stretch(self, load: Load) -> Counts:
         """Elements in a row, where whole rows lie one behind the other (a dense layout is assumed)."""
-        stretch = column([1])
+        stretch, whole = column([1]), np.full((1, 1), True)  # whether all dims behind are read whole, by row
         dims = [d for t in self.sheet.kernel.tensors if t.name == load.tensor for g in t.layout for d in g]
         for term, dim in zip(reversed(load.terms), reversed(dims), strict=True):
             (leaf, factor), *others = term.leaves or ((None, 0),)
             if others or not isinstance(leaf, Index) or factor != 1:
                 break
             start, stop = self._spans[leaf]
-            stretch = stretch * (stop - start)
-            if isinstance(dim, Parts) or not np.all(stop - start == size_of(dim, self.sizes)):
+            stretch = np.where(whole, stretch * (stop - start), stretch)
+            if isinstance(dim, Parts):
                 break
+            whole = whole & (stop - start == size_of(dim, self.sizes))
         return stretch
 
     def _contract(self, statement: ContractTile, staged: bool, times: Reals) -> None:

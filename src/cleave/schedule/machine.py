@@ -108,7 +108,8 @@ class Machine:
     """Seconds that a block with warp groups takes to compute an operand before a loop: what it is made of
     comes out of fast memory, and the operand goes back there."""
     following: float = 0.0
-    """Seconds that a launch takes less where another one of the same program runs before it."""
+    """Seconds that a launch takes less where another one of the same program runs before it. Fitted when the
+    next launch was let in by a block's first statement; it is the last one now (decision 10)."""
     dispatch: float = 0.0
     """Seconds between the starts of two blocks that merge parts."""
     full_warps: int = 1
@@ -117,7 +118,8 @@ class Machine:
     """Warps that a core holds."""
     merging: float = 0.0
     """Seconds that the blocks of a split take to count, and the last one to find that it is. Most of a launch
-    and a prologue: the second of two launches starts while the first runs (decision 10 has the numbers)."""
+    and a prologue. Fitted when the second of two launches started while the first ran; now it is let in by a
+    block's last statement (decision 10 has the numbers)."""
 
     def rate(self, dtype: str) -> float:
         """Tile-product operations per second and core for operands of a dtype."""

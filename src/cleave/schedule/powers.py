@@ -5,9 +5,10 @@ exponent is `c * p - m`: with `log2 e` drawn into `c` and into `m`, which has on
 fused multiply-add per element. And `max(c * p) = c * max(p)` for `c > 0`, to the last bit, since rounding
 keeps order; a choice between `c * p` and infinity is `c` times one between `p` and infinity.
 
-Only exponents that come from a contraction, or from a function within 1, change: a tensor may hold the
-largest floats (masks filled with the lowest number do), whose product with `log2 e` is infinite, where their
-difference is not.
+Only exponents that come from a contraction, or from a function within 1 times what keeps it small, change: a
+tensor may hold the largest floats (masks filled with the lowest number do), whose product with `log2 e` is
+infinite, where their difference is not. What a contraction gives, and a factor of it that only the call
+knows, are taken to be no such numbers.
 """
 
 from __future__ import annotations
@@ -34,8 +35,14 @@ from cleave.schedule.tiles import (
 )
 
 LOG2_E = 1.4426950408889634
-_SAFE = 1e38
-"""What may be multiplied by `log2 e` without passing the largest float32."""
+_FAR = 2.0**30
+"""How large an exponent may be before the maximum is taken off. `m * log2 e` is rounded, `p * log2 e` in the
+multiply-add is not: up to here both differ by 64 at most where `p = m`, so that 2 to that power, which a
+row's sum divides out again, and the sum of a long row of them are finite and not 0."""
+_FACTORED = _FAR / 8
+"""The same where a factor is drawn out: `c * p` was rounded as well, and so are `c * log2 e` and `log2 e`."""
+_NEAR = 1e-30
+"""How small a factor may be that is multiplied by `log2 e`: no number below the normal ones comes of it."""
 
 Value = Load | Fill | Measure | Locate | Compute | ReduceTile | ContractTile | Carry
 
@@ -128,11 +135,13 @@ class _Pass:
         if not (isinstance(arg, Compute) and arg.fn == "sub" and arg.dtype == "f32"):
             return [statement]
         left, right = arg.args
-        if len(_axes(known, right)) >= len(_axes(known, left)) or not _from_product(left, known):
+        factor = _factor(known.get(left), known) or _Factor(left)
+        if len(_axes(known, right)) >= len(_axes(known, left)):
+            return [statement]
+        if _reach(left, known) > (_FACTORED if factor.by else _FAR):
             return [statement]
         self.changed = True
         made: list[Value] = []
-        factor = _factor(known[left], known) or _Factor(left)
         by = self.scale(factor, known, made, scaled)
         offset = self.times(right, known, made, scaled)
         gap = Compute(self.fresh("gap"), arg.axes, "f32", "fma", (factor.of, by, offset))
@@ -190,27 +199,42 @@ def _factor(value: Value | None, known: Mapping[str, Value]) -> _Factor | None:
     return None
 
 
-def _from_product(name: str, known: Mapping[str, Value]) -> bool:
-    """Whether a value is a sum of contractions or bounded, times a factor, or absent: not a number out of a
-    tensor."""
+def _reach(name: str, known: Mapping[str, Value]) -> float:
+    """How large a value can be that is a sum of contractions, which count for nothing, or of functions within
+    1, times factors, or absent. Infinite where that is not known: a number out of a tensor, or one that only
+    the call knows times anything but contractions."""
     match known.get(name):
-        case ContractTile(dtype="f32") | Compute(fn="tanh" | "erf" | "sin" | "cos", dtype="f32"):
-            return True
+        case ContractTile(dtype="f32"):
+            return 0.0
+        case Compute(fn="tanh" | "erf" | "sin" | "cos", dtype="f32"):
+            return 1.0
         case Compute(fn="add" | "sub", dtype="f32", args=args):
-            return all(_from_product(a, known) for a in args)
+            return sum(_reach(a, known) for a in args)
         case Compute(fn="mul" | "div", dtype="f32") as value:
             factor = _factor(value, known)
-            return factor is not None and _from_product(factor.of, known)
+            return math.inf if factor is None else _reach_times(_reach(factor.of, known), factor, known)
         case Compute(fn="select", dtype="f32", args=(_, one, other)):
-            return all(_from_product(a, known) or _absent(known.get(a)) for a in (one, other))
+            return max(min(_reach(a, known), _absent(known.get(a))) for a in (one, other))
         case _:
-            return False
+            return math.inf
 
 
-def _absent(value: Value | None) -> bool:
-    """A literal that stays what it is, or finite, when it is multiplied by `log2 e`."""
+def _reach_times(reach: float, factor: _Factor, known: Mapping[str, Value]) -> float:
+    """How large what reaches so far is, times a factor."""
+    by = _literal(known.get(factor.by))
+    if by is None:  # a tensor's number or a computed one
+        return math.inf if reach else 0.0
+    amount = abs(1 / by if factor.fn == "div" else by)
+    return reach * amount if _NEAR < amount <= _FAR else math.inf
+
+
+def _absent(value: Value | None) -> float:
+    """How large a literal is that stands for what is not there: infinity stays as it is and counts for
+    nothing. Infinite for all other values."""
     amount = _literal(value)
-    return amount is not None and (abs(amount) < _SAFE or math.isinf(amount))
+    if amount is None or math.isnan(amount):
+        return math.inf
+    return 0.0 if math.isinf(amount) else abs(amount)
 
 
 def _literal(value: Value | None) -> float | None:

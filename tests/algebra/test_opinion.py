@@ -109,6 +109,16 @@ def test_what_needs_hundreds_of_digits_is_computed_with_them() -> None:
         assert all((found.seen > 0) == computed for found in seen)
 
 
+@pytest.mark.parametrize("sum_of", ["add(e[i], c)", "sub(e[i], c)"])
+def test_what_is_nothing_beside_another_number_is_left_out(sum_of: str) -> None:
+    back = "sub(s[i], c)" if sum_of.startswith("add") else "add(s[i], c)"
+    text = f"m[i: N] = sub(x[i], 70000.0)\ne[i: N] = exp(m[i])\ns[i: N] = {sum_of}\nd[i: N] = {back}\n"
+    a = program("x[N], c: scalar f32", text + "y[i: N] = log(d[i])\n-> y[i]")
+    b = program("x[N], c: scalar f32", text + "y[i: N] = id(m[i])\n-> y[i]")
+    seen = [look(a, b, point) for point in points(a, b, count=8)]
+    assert not any(found.difference for found in seen) and sum(found.skipped for found in seen)
+
+
 def test_a_piece_may_be_read_at_the_place_in_the_whole() -> None:
     a = program("x[A, B], u[(A | B)]", "y[i: (A | B)] = cat[i = p | q](u[p], u[i])\n-> y[i]")
     b = program("x[A, B], u[(A | B)]", "y[i: (A | B)] = mul(u[i], 1.0)\n-> y[i]")

@@ -42,6 +42,15 @@ def felt(value: Value) -> Value:
     return near(value)
 
 
+def added(values: Sequence[Value]) -> Value:
+    """The sum; `TooFar` where a number is nothing beside another one in the most digits that are computed
+    with: `log((x + c) - c)` would be that of 0."""
+    sizes = [mpmath.mag(v) for v in values if v and mpmath.isfinite(v)]
+    if sizes and max(sizes) - min(sizes) > NEAREST:
+        raise TooFar
+    return sum(values, mpmath.mpf(0))
+
+
 def number(value: Any) -> Value:
     if isinstance(value, Fraction):
         return mpmath.mpf(value.numerator) / value.denominator
@@ -133,8 +142,8 @@ _UNARY: dict[str, Callable[[Value], Value]] = {
 }
 
 _BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
+    "add": lambda a, b: added((a, b)),
+    "sub": lambda a, b: added((a, -b)),
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
     "pow": power,
@@ -171,7 +180,7 @@ COMPARE: dict[str, Callable[[Value, Value], bool]] = {
 }
 
 REDUCE: dict[str, Callable[[Sequence[Value]], Value]] = {
-    "sum": lambda values: sum(values, mpmath.mpf(0)),
+    "sum": added,
     "prod": lambda values: mpmath.fprod(values),
     "max": _max,
     "min": _min,

@@ -1,6 +1,7 @@
 """The prover against the second opinion on random pairs of programs, at a size for the night.
 
     python -m benchmarks.soundness --pairs 100000 --seed 1 [--infinite] [--out FILE] [--limit SECONDS]
+    python -m benchmarks.soundness --again FILE
     python -m benchmarks.soundness --merge FILE... --code TEXT --out FILE
 
 Pair `k` of a seed is always the same (`tests/algebra/random_pairs.py`): even ones are made by 1 to 5 sound
@@ -8,8 +9,9 @@ laws and must never be told apart where they are proved, odd ones with an unsoun
 proved where they are told apart. Elements that are made of numbers too large to compute with are not compared
 but counted (`elements`). With `--infinite` many values are infinite: maxima of parts that may be empty,
 masks, logs of 0. FILE (JSON) is written as the run goes on; started again with the same seed, a run goes on
-where FILE ends. The exit status is 1 if there is any fault. `--merge` puts several runs of one code, named by
-`--code`, into one file.
+where FILE ends. The exit status is 1 if there is any fault. `--again` judges the faults of a run's file once
+more with the code at hand: each says in "again" what came out. `--merge` puts several runs of one code, named
+by `--code`, into one file.
 """
 
 from __future__ import annotations
@@ -183,6 +185,19 @@ def _fault(number: int, pair: Pair, text: str) -> dict[str, Any]:
     return {"pair": number, "laws": list(pair.laws), "fault": text, "programs": programs}
 
 
+def judged_again(path: Path) -> int:
+    """Judge the faults of a run's file once more, as that run did; 1 if one is left."""
+    data = json.loads(path.read_text())
+    for fault in data["faults"]:
+        pair = draw(data["seed"], fault["pair"], kinds=INFINITE if data["infinite"] else KINDS)
+        verdict = judge(pair, points=2)
+        fault["again"] = verdict.fault or f"none, the prover says {verdict.answer}"
+    _write(path, data)
+    left = [f["pair"] for f in data["faults"] if not f["again"].startswith("none")]
+    print(f"{len(data['faults'])} faults judged again, {len(left)} left: {left}")
+    return 1 if left else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.soundness", description=(__doc__ or "").split("\n")[0]
@@ -192,9 +207,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="summary (default: benchmarks/results/soundness-SEED.json)")
     parser.add_argument("--limit", type=float, default=20.0, help="processor seconds that one pair may take")
     parser.add_argument("--infinite", action="store_true", help="programs with many infinite values")
+    parser.add_argument("--again", type=Path, help="a summary whose faults are to be judged once more")
     parser.add_argument("--merge", type=Path, nargs="+", help="summaries to put into one")
     parser.add_argument("--code", default="", help="with --merge: the code that was run")
     args = parser.parse_args()
+    if args.again:
+        return judged_again(args.again)
     if args.merge:
         if not args.out or not args.code:
             parser.error("--merge needs --out and --code")

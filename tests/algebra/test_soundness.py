@@ -93,3 +93,9 @@ def test_the_command_goes_on_where_it_stopped(tmp_path: Path) -> None:
     whole = json.loads(both.read_text())
     assert (whole["code"], whole["pairs"], sum(whole["answers"].values())) == ("this", 16, 16)
     assert whole["elements"]["compared"] == 2 * found["elements"]["compared"] > 0
+    found["faults"] = [{"pair": 3, "fault": "the opinion of another day"}]
+    out.write_text(json.dumps(found))
+    again = subprocess.run([*command[:3], "--again", str(out)], cwd=ROOT, capture_output=True, text=True)
+    (fault,) = json.loads(out.read_text())["faults"]
+    assert again.returncode == 0 and "1 faults judged again, 0 left" in again.stdout
+    assert fault["fault"] == "the opinion of another day" and fault["again"].startswith("none")

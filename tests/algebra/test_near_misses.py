@@ -98,3 +98,11 @@ def test_outputs_of_another_shape() -> None:
     square = program(SQUARE, "y[i: N, j: N] = mul(a[i, j], 2.0)\n-> y[i, j]")
     turned = program(SQUARE, "y[i: N, j: N] = mul(a[i, j], 2.0)\n-> y[j, i]")
     assert prove(square, turned).answer == "no"
+
+
+def test_a_part_without_elements_over_a_number_of_unknown_sign_is_either_infinity() -> None:
+    top = "m[p: parts(K)] = max[k: part(K)](x[join(p, k)])\n"
+    seen = "t[p: parts(K)] = eq({}[p], -inf)\nz[p: parts(K)] = select(t[p], 1.0, 0.0)\n-> z[p]"
+    a = program(INPUTS, top + "q[p: parts(K)] = div(m[p], c)\n" + seen.format("q"))
+    b = program(INPUTS, top + seen.format("m"))
+    assert prove(a, b).answer == prove(b, a).answer == "no"

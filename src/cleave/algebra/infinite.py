@@ -231,7 +231,8 @@ def _low_mono(mono: Mono, plus: bool) -> Claim:
         others = [(f, e) for f, e in mono.factors if f != wild[0][0] and not is_predicate(f)]
         if all(positive_factor(f, e) for f, e in others):
             return _guarded(mono, (_low_factor if plus else _high_factor)(wild[0][0]))
-    return _finite_mono(mono)
+    claim, _ = _finite_mono(mono)  # enough, but of a factor of unknown sign the infinity may be the other one
+    return claim, claim.number == 1
 
 
 def _finite_mono(mono: Mono) -> Claim:

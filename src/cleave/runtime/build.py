@@ -25,6 +25,7 @@ from cleave.codegen.source import Argument, Source
 from cleave.errors import BuildError
 from cleave.knobs import knobs
 from cleave.runtime import cache
+from cleave.runtime.compilers import run_compiler
 
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
@@ -130,7 +131,7 @@ def machine() -> str:
 
 def _compile(command: list[str], text: str, target: Path) -> None:
     full = [*command, "-x", "c++", "-", "-o", str(target)]
-    done = subprocess.run(full, input=text, capture_output=True, text=True, check=False)
+    done = run_compiler(full, text)
     if done.returncode:
         output = (done.stderr or done.stdout).strip().splitlines()
         shown = "\n".join(f"  {line}" for line in output[:SHOWN_LINES])

@@ -334,8 +334,12 @@ class _Tuner:
             seconds = job.outcome.get("seconds") if status == SLOW else None
             result = Measured(status, seconds, detail=job.outcome.get("detail", ""))
             self.store.end(run.key, job.digest, result)
+            self._found(run, job, result)
         else:
-            result = self._alone(run, job)
+            with self.builders.quiet(run.point.target):
+                self._found(run, job, self._alone(run, job))
+
+    def _found(self, run: _Run, job: Job, result: Measured) -> None:
         run.done += 1
         run.known(job.digest, Result(job.choice, result, result.status != "waiting"))
         if result.status == RIGHT and result.seconds is not None:
@@ -436,7 +440,7 @@ class _Tuner:
         seconds = min(FINAL_SECONDS, max(0.3, FINAL_SHARE * self.limits.budget / max(1, self.total)))
         self._say(f"the best {len(last)} in turns")
         try:
-            with device_lock(run.key.device, self._beat):
+            with self.builders.quiet(run.point.target), device_lock(run.key.device, self._beat):
                 process = self._ready(run)
                 for digest, text in texts.items():
                     message = {"ask": "load", "digest": digest, "tiles": text}

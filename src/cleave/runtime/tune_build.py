@@ -11,13 +11,15 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from cleave.runtime.compilers import compilers_halted
 from cleave.runtime.machines import device_name
 from cleave.runtime.triton_build import capability_here
 from cleave.runtime.tune_process import Died, Late, Message, Process
@@ -72,6 +74,7 @@ class Builders:
     threads: list[threading.Thread] = field(default_factory=list[threading.Thread])
     workers: list[_Worker] = field(default_factory=list[_Worker])
     order: itertools.count[int] = field(default_factory=itertools.count)
+    halted: bool = False
 
     def start(self, target: str) -> None:
         """Start all workers: they import what they need meanwhile."""
@@ -108,7 +111,22 @@ class Builders:
         """How many compilers are at work, and for how long the longest."""
         now = time.monotonic()
         busy = [now - w.since for w in self.workers if w.since]
+        if busy and self.halted:
+            return f"no compiler at work, {len(busy)} halted"
         return f"{len(busy)} compiling, the longest for {max(busy):.1f} s" if busy else "no compiler at work"
+
+    @contextmanager
+    def quiet(self, target: str) -> Iterator[None]:
+        """Something is measured: on the CPU no compiler takes a core meanwhile."""
+        if target != "cpu":
+            yield
+            return
+        with compilers_halted():
+            self.halted = True
+            try:
+                yield
+            finally:
+                self.halted = False
 
     def drop(self, place: int | None = None) -> None:
         """Forget what no worker has begun, of one point or of all."""

@@ -96,56 +96,16 @@ def jax_case(name: str, inputs: Inputs, target: str) -> Case:
 def _jax_case(
     jax: Any, name: str, inputs: Inputs, array: Callable[[torch.Tensor], Any], made: dict[str, Any]
 ) -> Case:
-    jnp, lax = jax.numpy, jax.lax
-    step_of = jax_step(jnp)
+    step_of = jax_step(jax.numpy)
     if "state" not in made:
         made["state"] = tuple(map(array, inputs.state))
         made["count"], made["action"] = array(inputs.count), array(inputs.action)
         made["fresh"] = tuple(map(array, inputs.fresh))
     if name in ("B0", "B1") and "both" not in made:
-        made["both"] = jnp.stack(made["state"], -1)
-        made["fresh4"] = jnp.stack(made["fresh"], -1)
-    size, steps = inputs.size, inputs.steps
-
-    def stacked_body(carry: Any, given: Any) -> Any:
-        both, count = carry
-        action, fresh = given
-        parts, out = step_of(
-            (*[both[:, k] for k in range(4)], count), action, [fresh[:, k] for k in range(4)]
-        )
-        return (jnp.stack(parts[:4], -1), parts[4]), out
-
-    def drawn_body(carry: Any, key: Any) -> Any:
-        one, two = jax.random.split(key)
-        action = jax.random.bernoulli(one, shape=(size,)).astype(jnp.int32)
-        fresh = jax.random.uniform(two, (size, 4), minval=-0.05, maxval=0.05)
-        return stacked_body(carry, (action, fresh))
-
-    def separate_body(carry: Any, given: Any) -> Any:
-        return step_of(carry, given[0], given[1:])
-
-    unroll = int(name.split()[1]) if name.startswith("S3") else 1
-    if name == "B0":
-
-        def drawn(both: Any, count: Any, key: Any) -> Any:
-            return lax.scan(drawn_body, (both, count), jax.random.split(key, steps))
-
-        args = (made["both"], made["count"], jax.random.key(0))
-        function: Callable[..., Any] = drawn
-    elif name == "B1":
-
-        def read(both: Any, count: Any, *given: Any) -> Any:
-            return lax.scan(stacked_body, (both, count), given)
-
-        args = (made["both"], made["count"], made["action"], made["fresh4"])
-        function = read
-    else:
-
-        def separate(state: Any, *given: Any) -> Any:
-            return lax.scan(separate_body, state, given, unroll=unroll)
-
-        args = ((*made["state"], made["count"]), made["action"], *made["fresh"])
-        function = separate
+        made["both"] = jax.numpy.stack(made["state"], -1)
+        made["fresh4"] = jax.numpy.stack(made["fresh"], -1)
+    loop = _jax_stacked if name in ("B0", "B1") else _jax_separate
+    function, args = loop(jax, step_of, name, inputs, made)
     start = time.perf_counter()
     jitted = jax.jit(function).lower(*args).compile()
     seconds = time.perf_counter() - start
@@ -163,7 +123,58 @@ def _jax_case(
 
     compare = None if name == "B0" else results
     facts = {"compile_seconds": seconds, "results": compare, "blocks": True}
-    return Case(f"JAX {name}", run, steps, facts if name == "B0" else {**facts, "one_step": one})
+    return Case(f"JAX {name}", run, inputs.steps, facts if name == "B0" else {**facts, "one_step": one})
+
+
+Loop = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and its arguments."""
+
+
+def _jax_stacked(
+    jax: Any, step_of: Callable[..., Any], name: str, inputs: Inputs, made: dict[str, Any]
+) -> Loop:
+    """`B0` and `B1`: the state is one array; `B0` draws actions and fresh states in the loop."""
+    jnp, lax = jax.numpy, jax.lax
+    size, steps = inputs.size, inputs.steps
+
+    def stacked_body(carry: Any, given: Any) -> Any:
+        both, count = carry
+        action, fresh = given
+        parts, out = step_of(
+            (*[both[:, k] for k in range(4)], count), action, [fresh[:, k] for k in range(4)]
+        )
+        return (jnp.stack(parts[:4], -1), parts[4]), out
+
+    def drawn_body(carry: Any, key: Any) -> Any:
+        one, two = jax.random.split(key)
+        action = jax.random.bernoulli(one, shape=(size,)).astype(jnp.int32)
+        fresh = jax.random.uniform(two, (size, 4), minval=-0.05, maxval=0.05)
+        return stacked_body(carry, (action, fresh))
+
+    def drawn(both: Any, count: Any, key: Any) -> Any:
+        return lax.scan(drawn_body, (both, count), jax.random.split(key, steps))
+
+    def read(both: Any, count: Any, *given: Any) -> Any:
+        return lax.scan(stacked_body, (both, count), given)
+
+    if name == "B0":
+        return drawn, (made["both"], made["count"], jax.random.key(0))
+    return read, (made["both"], made["count"], made["action"], made["fresh4"])
+
+
+def _jax_separate(
+    jax: Any, step_of: Callable[..., Any], name: str, inputs: Inputs, made: dict[str, Any]
+) -> Loop:
+    """`S2` and `S3`: an array for each part of the state; `S3 10` unrolls ten steps."""
+    unroll = int(name.split()[1]) if name.startswith("S3") else 1
+
+    def separate_body(carry: Any, given: Any) -> Any:
+        return step_of(carry, given[0], given[1:])
+
+    def separate(state: Any, *given: Any) -> Any:
+        return jax.lax.scan(separate_body, state, given, unroll=unroll)
+
+    return separate, ((*made["state"], made["count"]), made["action"], *made["fresh"])
 
 
 def _tensor(array: Any) -> torch.Tensor:

@@ -73,10 +73,6 @@ def over_sizes(rows: Rows, head: str) -> tuple[Line, list[Line]]:
     return ("us/step", *(f"N = {n}" for n in sizes)), body
 
 
-def _short(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
 # ---------------------------------------------------------------- how far rounding carries
 
 

@@ -129,27 +129,12 @@ def remote(jobs: Sequence[Job], builders: int) -> Generator[list[Record]]:
     room = threading.Semaphore(MOST_CHILDREN)
     over = threading.Event()
 
-    def prepared(job: Job) -> str:
-        if job.starts == 0:
-            room.acquire()
-        if over.is_set():
-            return "the run was stopped"
-        try:
-            job.prepare()
-        except Died as error:
-            job.child = None
-            return f"the process died while compiling: {error}"
-        except Late:
-            job.child = None
-            return f"compiling took more than {PREPARE_SECONDS:.0f} s"
-        return ""
-
     with ThreadPoolExecutor(builders) as pool:
         futures: dict[tuple[str, str], Future[str]] = {}
         try:
             for job, _, _ in waiting:
                 if job.key not in futures:
-                    futures[job.key] = pool.submit(prepared, job)
+                    futures[job.key] = pool.submit(prepared, job, room, over)
             while waiting:
                 ready = (n for n, (job, _, _) in enumerate(waiting) if futures[job.key].done())
                 place = next(ready, None)
@@ -164,7 +149,7 @@ def remote(jobs: Sequence[Job], builders: int) -> Generator[list[Record]]:
                     room.release()
                 elif not alive and job.starts < MOST_STARTS:
                     job.points = left
-                    futures[job.key] = pool.submit(prepared, job)
+                    futures[job.key] = pool.submit(prepared, job, room, over)
                 elif not alive:
                     futures[job.key] = pool.submit(lambda: "its process died too often")
                 yield records
@@ -174,6 +159,24 @@ def remote(jobs: Sequence[Job], builders: int) -> Generator[list[Record]]:
             room.release(len(jobs) + 1)  # those that wait for it find the run over
             for job in jobs:
                 job.close()
+
+
+def prepared(job: Job, room: threading.Semaphore, over: threading.Event) -> str:
+    """Start a job's child and compile in it, once there is `room`; why it is not ready, or nothing. When the
+    run is `over` nothing is started."""
+    if job.starts == 0:
+        room.acquire()
+    if over.is_set():
+        return "the run was stopped"
+    try:
+        job.prepare()
+    except Died as error:
+        job.child = None
+        return f"the process died while compiling: {error}"
+    except Late:
+        job.child = None
+        return f"compiling took more than {PREPARE_SECONDS:.0f} s"
+    return ""
 
 
 def measured(job: Job, phase: str, sizes: Sizes, why: str) -> tuple[list[Record], bool]:

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -210,11 +210,8 @@ def _with_lse(how: Attention, out: torch.Tensor, lse: torch.Tensor) -> tuple[tor
 # ---------------------------------------------------------------- FA3
 
 
-def fa3(how: Attention, sizes: Sizes) -> Settings:
-    """FlashAttention 3 for Hopper: its defaults, then splits, packing and folding."""
-    module = module_named("fa3_fwd_interface")
-    function = module.flash_attn_func
-    taken = inspect.signature(function).parameters
+def _fa3_wanted(how: Attention, sizes: Sizes, taken: Collection[str]) -> dict[str, object]:
+    """The options that make it compute what is wanted, of those that it takes."""
     fixed: dict[str, object] = {}
     if how.scale is not None:
         fixed["softmax_scale"] = how.scale
@@ -231,6 +228,15 @@ def fa3(how: Attention, sizes: Sizes) -> Settings:
         if name is None:
             raise NotImplementedError("no log-sum-exp")
         fixed[name] = True
+    return fixed
+
+
+def fa3(how: Attention, sizes: Sizes) -> Settings:
+    """FlashAttention 3 for Hopper: its defaults, then splits, packing and folding."""
+    module = module_named("fa3_fwd_interface")
+    function = module.flash_attn_func
+    taken = inspect.signature(function).parameters
+    fixed = _fa3_wanted(how, sizes, taken)
 
     def latent(**options: object) -> Call:
         def call(*inputs: torch.Tensor) -> object:

@@ -436,8 +436,7 @@ def footprint(jit: cleave.Jit, inputs: Tensors) -> dict[str, object]:
     program = jit.compiled[0]
     assert isinstance(program, Compiled)
     launches, workspace = program.footprint(*inputs)
-    key = tuple([t.shape for t in inputs])
-    spaces = " + ".join(bytes_text(t) for t in program.chosen[key].tiles.workspaces) or "0"
+    spaces = " + ".join(bytes_text(t) for t in program.serving(*inputs).workspaces) or "0"
     return {
         "launches": launches,
         "workspace_bytes": workspace,

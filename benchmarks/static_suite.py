@@ -18,6 +18,7 @@ Points = dict[tuple[str, str], list[Sizes]]
 
 QKV = {"q": ("B", "H", "S", "D"), "k": ("B", "KV", "T", "D"), "v": ("B", "KV", "T", "D")}
 PLAIN = Attention(lambda q, k, v, *_: (q, k, v), lambda out: out)
+CAUSAL = replace(PLAIN, causal=True)
 
 
 def _lengths(base: Sizes, lengths: Sequence[int]) -> list[Sizes]:
@@ -92,86 +93,108 @@ def _cpu_lengths(heads: int, groups: int) -> list[Sizes]:
     ]
 
 
-def _attentions() -> tuple[Case, ...]:
-    prefills = [(8, 512), (4, 2048), (1, 2048), (1, 4096), (1, 16384)]
+def _plain_attention() -> Case:
     decodes = [(1, 4096), (1, 65536), (16, 1024), (16, 8192), (128, 2048)]
     mha = {"B": 1, "H": 32, "KV": 32, "D": 64}
-    causal = replace(PLAIN, causal=True)
-    lse = replace(causal, lse=2.0)
+    return _attention(
+        "B7",
+        "attention",
+        f.attention,
+        {
+            ("cuda", "prefill"): [*_lengths(_serving(), (2048, 4096, 16384)), *_lengths(mha, (4096,))],
+            ("cuda", "decode"): _requests(_serving(), decodes),
+            ("cpu", "prefill"): _cpu_lengths(8, 2),
+            ("cpu", "decode"): [
+                *_requests(_small(), [(1, 4096), (4, 1024)]),
+                *_requests(_small(128), [(1, 4096)]),
+            ],
+        },
+        PLAIN,
+    )
+
+
+def _causal_attention() -> Case:
+    prefills = [(8, 512), (4, 2048), (1, 2048), (1, 4096), (1, 16384)]
+    return _attention(
+        "B6",
+        "causal-attention",
+        f.causal_attention,
+        {("cuda", "prefill"): _spread(_serving(), prefills), ("cpu", "prefill"): _cpu_lengths(8, 8)},
+        CAUSAL,
+    )
+
+
+def _causal_lse() -> Case:
+    return _attention(
+        "B11",
+        "causal-gqa-lse2",
+        f.causal_attention_lse,
+        {
+            ("cuda", "prefill"): [
+                *_lengths(_serving(), (512, 1024, 2048, 4096, 8192, 16384)),
+                {**_serving(), "S": 1024, "T": 5120},
+            ],
+            ("cuda", "decode"): _requests(_serving(), [(1, 4096), (16, 4096)]),
+            ("cpu", "prefill"): [*_lengths(_small(), (127, 512, 1024)), {**_small(), "S": 64, "T": 1088}],
+            ("cpu", "decode"): _requests(_small(), [(1, 4097)]),
+        },
+        replace(CAUSAL, lse=2.0),
+    )
+
+
+def _softcap_deep() -> Case:
+    return _attention(
+        "B12",
+        "softcap-window-d256",
+        f.softcap_attention,
+        {
+            ("cuda", "prefill"): _lengths({"B": 1, "H": 16, "KV": 8, "D": 256}, (2048, 8192, 16384)),
+            ("cuda", "decode"): _requests({"H": 16, "KV": 8, "D": 256}, [(1, 8192), (32, 8192)]),
+            ("cpu", "prefill"): _lengths({"B": 1, "H": 4, "KV": 2, "D": 256}, (256, 512)),
+            ("cpu", "decode"): _requests({"H": 4, "KV": 2, "D": 256}, [(1, 8192)]),
+        },
+        replace(CAUSAL, cap=50.0, window=4096),
+    )
+
+
+def _softcap() -> Case:
+    return _attention(
+        "B12",
+        "softcap-window-d128",
+        f.softcap_attention,
+        {
+            ("cuda", "prefill"): _lengths({"B": 1, "H": 32, "KV": 16, "D": 128}, (2048, 8192)),
+            ("cuda", "decode"): _requests({"H": 32, "KV": 16, "D": 128}, [(1, 8192), (32, 8192)]),
+            ("cpu", "prefill"): _lengths({"B": 1, "H": 4, "KV": 2, "D": 128}, (512,)),
+        },
+        replace(CAUSAL, cap=50.0, window=4096),
+    )
+
+
+def _sinks() -> Case:
+    return _attention(
+        "B13",
+        "sinks-window",
+        f.sink_attention,
+        {
+            ("cuda", "prefill"): _lengths({"B": 1, "H": 64, "KV": 8, "D": 64}, (1024, 8192)),
+            ("cuda", "decode"): _requests({"H": 64, "KV": 8, "D": 64}, [(1, 4096), (64, 4096)]),
+            ("cpu", "prefill"): _lengths({"B": 1, "H": 8, "KV": 2, "D": 64}, (256, 1024)),
+            ("cpu", "decode"): _requests({"H": 8, "KV": 2, "D": 64}, [(1, 4096)]),
+        },
+        replace(CAUSAL, window=128, sinks=3),
+        {"sinks": ("H",)},
+    )
+
+
+def _attentions() -> tuple[Case, ...]:
     return (
-        _attention(
-            "B7",
-            "attention",
-            f.attention,
-            {
-                ("cuda", "prefill"): [*_lengths(_serving(), (2048, 4096, 16384)), *_lengths(mha, (4096,))],
-                ("cuda", "decode"): _requests(_serving(), decodes),
-                ("cpu", "prefill"): _cpu_lengths(8, 2),
-                ("cpu", "decode"): [
-                    *_requests(_small(), [(1, 4096), (4, 1024)]),
-                    *_requests(_small(128), [(1, 4096)]),
-                ],
-            },
-            PLAIN,
-        ),
-        _attention(
-            "B6",
-            "causal-attention",
-            f.causal_attention,
-            {("cuda", "prefill"): _spread(_serving(), prefills), ("cpu", "prefill"): _cpu_lengths(8, 8)},
-            causal,
-        ),
-        _attention(
-            "B11",
-            "causal-gqa-lse2",
-            f.causal_attention_lse,
-            {
-                ("cuda", "prefill"): [
-                    *_lengths(_serving(), (512, 1024, 2048, 4096, 8192, 16384)),
-                    {**_serving(), "S": 1024, "T": 5120},
-                ],
-                ("cuda", "decode"): _requests(_serving(), [(1, 4096), (16, 4096)]),
-                ("cpu", "prefill"): [*_lengths(_small(), (127, 512, 1024)), {**_small(), "S": 64, "T": 1088}],
-                ("cpu", "decode"): _requests(_small(), [(1, 4097)]),
-            },
-            lse,
-        ),
-        _attention(
-            "B12",
-            "softcap-window-d256",
-            f.softcap_attention,
-            {
-                ("cuda", "prefill"): _lengths({"B": 1, "H": 16, "KV": 8, "D": 256}, (2048, 8192, 16384)),
-                ("cuda", "decode"): _requests({"H": 16, "KV": 8, "D": 256}, [(1, 8192), (32, 8192)]),
-                ("cpu", "prefill"): _lengths({"B": 1, "H": 4, "KV": 2, "D": 256}, (256, 512)),
-                ("cpu", "decode"): _requests({"H": 4, "KV": 2, "D": 256}, [(1, 8192)]),
-            },
-            replace(causal, cap=50.0, window=4096),
-        ),
-        _attention(
-            "B12",
-            "softcap-window-d128",
-            f.softcap_attention,
-            {
-                ("cuda", "prefill"): _lengths({"B": 1, "H": 32, "KV": 16, "D": 128}, (2048, 8192)),
-                ("cuda", "decode"): _requests({"H": 32, "KV": 16, "D": 128}, [(1, 8192), (32, 8192)]),
-                ("cpu", "prefill"): _lengths({"B": 1, "H": 4, "KV": 2, "D": 128}, (512,)),
-            },
-            replace(causal, cap=50.0, window=4096),
-        ),
-        _attention(
-            "B13",
-            "sinks-window",
-            f.sink_attention,
-            {
-                ("cuda", "prefill"): _lengths({"B": 1, "H": 64, "KV": 8, "D": 64}, (1024, 8192)),
-                ("cuda", "decode"): _requests({"H": 64, "KV": 8, "D": 64}, [(1, 4096), (64, 4096)]),
-                ("cpu", "prefill"): _lengths({"B": 1, "H": 8, "KV": 2, "D": 64}, (256, 1024)),
-                ("cpu", "decode"): _requests({"H": 8, "KV": 2, "D": 64}, [(1, 4096)]),
-            },
-            replace(causal, window=128, sinks=3),
-            {"sinks": ("H",)},
-        ),
+        _plain_attention(),
+        _causal_attention(),
+        _causal_lse(),
+        _softcap_deep(),
+        _softcap(),
+        _sinks(),
         _rotary(),
         _qknorm_decode(),
     )
@@ -188,7 +211,7 @@ def _rotary() -> Case:
         ("cuda", "prefill"): _lengths(big, (512, 2048, 8192)),
         ("cpu", "prefill"): _lengths(small, (256, 1024)),
     }
-    how = replace(PLAIN, causal=True, arrange=_normed_and_rotated, prologue=True)
+    how = replace(CAUSAL, arrange=_normed_and_rotated, prologue=True)
     return _attention("B14", "qknorm-rope-attention", f.qknorm_rope_attention, points, how, more)
 
 
@@ -256,80 +279,88 @@ def _rows(base: Sizes, cuda: Sequence[int], cpu_base: Sizes, cpu: Sequence[int],
     return points
 
 
-def _linears() -> tuple[Case, ...]:
-    return (
-        Case(
-            name="matmul-narrow",
-            function=f.matmul,
-            inputs={"x": ("S", "K"), "w": ("K", "N")},
-            dynamic=("S", "N"),
-            points={
-                ("cuda", "decode"): [{"K": 4096, "S": b, "N": b} for b in (16, 32, 64, 128)],
-                ("cpu", "decode"): [{"K": 4096, "S": b, "N": b} for b in (16, 64)],
-            },
-            flops=lambda s: 2.0 * s["S"] * s["K"] * s["N"],
-            row="B1",
-        ),
-        Case(
-            name="lora",
-            function=f.lora,
-            inputs={"x": ("S", "K"), "w": ("K", "N"), "a": ("K", "R"), "b": ("R", "N")},
-            dynamic=("S", "R"),
-            scale={"a": 0.02},
-            points={
-                ("cuda", "decode"): [
-                    *(
-                        {"K": 4096, "N": 4096, "R": r, "S": s}
-                        for s, r in ((1, 16), (16, 8), (16, 16), (16, 64))
-                    ),
-                    {"K": 256, "N": 4096, "R": 16, "S": 16},
-                ],
-                ("cuda", "prefill"): [{"K": 4096, "N": 4096, "R": 16, "S": s} for s in (256, 2048)],
-                ("cpu", "decode"): [{"K": 2048, "N": 2048, "R": 16, "S": s} for s in (1, 16)],
-                ("cpu", "prefill"): [{"K": 2048, "N": 2048, "R": 16, "S": 256}],
-            },
-            flops=lambda s: 2.0 * s["S"] * (s["K"] * s["N"] + s["R"] * (s["K"] + s["N"])),
-            row="B15",
-        ),
-        Case(
-            name="mlp-block",
-            function=f.mlp_block,
-            inputs={"x": ("S", "K"), "g": ("K",), "w1": ("K", "N"), "w2": ("K", "N"), "w3": ("N", "K")},
-            dynamic=("S",),
-            points=_rows(
-                {"K": 4096, "N": 14336}, (1, 16, 128, 1024), {"K": 1024, "N": 2816}, (1, 16, 128), 127
-            ),
-            flops=lambda s: 6.0 * s["S"] * s["K"] * s["N"],
-            row="B16",
-        ),
-        Case(
-            name="layernorm+linear",
-            function=f.layernorm_linear,
-            inputs={"x": ("S", "K"), "g": ("K",), "b": ("K",), "w": ("K", "N"), "c": ("N",)},
-            dynamic=("S",),
-            points={
-                ("cuda", "decode"): [{"K": 768, "N": 3072, "S": 16}, {"K": 1600, "N": 6400, "S": 16}],
-                ("cuda", "prefill"): [{"K": 768, "N": 3072, "S": 1024}, {"K": 1600, "N": 6400, "S": 1024}],
-                ("cpu", "decode"): [{"K": 768, "N": 3072, "S": s} for s in (1, 16)],
-                ("cpu", "prefill"): [{"K": 768, "N": 3072, "S": 256}],
-            },
-            flops=lambda s: 2.0 * s["S"] * s["K"] * s["N"],
-            row="B17",
-        ),
-        Case(
-            name="quant-matmul",
-            function=f.quant_matmul,
-            inputs={"x": ("S", "K"), "w8": ("K", "N"), "s_w": ("N",)},
-            dynamic=("S",),
-            scale={"s_w": 1e-3},
-            dtypes={"w8": torch.int8},
-            peers={"int8 product": f.quant_matmul_int8},
-            points=_rows({"K": 4096, "N": 4096}, (1, 16, 128, 4096), {"K": 1024, "N": 1024}, (1, 16, 256)),
-            flops=lambda s: 2.0 * s["S"] * s["K"] * s["N"],
-            row="B22",
-        ),
-        _linear_loss(),
+def _narrow_matmul() -> Case:
+    return Case(
+        name="matmul-narrow",
+        function=f.matmul,
+        inputs={"x": ("S", "K"), "w": ("K", "N")},
+        dynamic=("S", "N"),
+        points={
+            ("cuda", "decode"): [{"K": 4096, "S": b, "N": b} for b in (16, 32, 64, 128)],
+            ("cpu", "decode"): [{"K": 4096, "S": b, "N": b} for b in (16, 64)],
+        },
+        flops=lambda s: 2.0 * s["S"] * s["K"] * s["N"],
+        row="B1",
     )
+
+
+def _lora() -> Case:
+    return Case(
+        name="lora",
+        function=f.lora,
+        inputs={"x": ("S", "K"), "w": ("K", "N"), "a": ("K", "R"), "b": ("R", "N")},
+        dynamic=("S", "R"),
+        scale={"a": 0.02},
+        points={
+            ("cuda", "decode"): [
+                *({"K": 4096, "N": 4096, "R": r, "S": s} for s, r in ((1, 16), (16, 8), (16, 16), (16, 64))),
+                {"K": 256, "N": 4096, "R": 16, "S": 16},
+            ],
+            ("cuda", "prefill"): [{"K": 4096, "N": 4096, "R": 16, "S": s} for s in (256, 2048)],
+            ("cpu", "decode"): [{"K": 2048, "N": 2048, "R": 16, "S": s} for s in (1, 16)],
+            ("cpu", "prefill"): [{"K": 2048, "N": 2048, "R": 16, "S": 256}],
+        },
+        flops=lambda s: 2.0 * s["S"] * (s["K"] * s["N"] + s["R"] * (s["K"] + s["N"])),
+        row="B15",
+    )
+
+
+def _mlp_block() -> Case:
+    return Case(
+        name="mlp-block",
+        function=f.mlp_block,
+        inputs={"x": ("S", "K"), "g": ("K",), "w1": ("K", "N"), "w2": ("K", "N"), "w3": ("N", "K")},
+        dynamic=("S",),
+        points=_rows({"K": 4096, "N": 14336}, (1, 16, 128, 1024), {"K": 1024, "N": 2816}, (1, 16, 128), 127),
+        flops=lambda s: 6.0 * s["S"] * s["K"] * s["N"],
+        row="B16",
+    )
+
+
+def _norm_linear() -> Case:
+    return Case(
+        name="layernorm+linear",
+        function=f.layernorm_linear,
+        inputs={"x": ("S", "K"), "g": ("K",), "b": ("K",), "w": ("K", "N"), "c": ("N",)},
+        dynamic=("S",),
+        points={
+            ("cuda", "decode"): [{"K": 768, "N": 3072, "S": 16}, {"K": 1600, "N": 6400, "S": 16}],
+            ("cuda", "prefill"): [{"K": 768, "N": 3072, "S": 1024}, {"K": 1600, "N": 6400, "S": 1024}],
+            ("cpu", "decode"): [{"K": 768, "N": 3072, "S": s} for s in (1, 16)],
+            ("cpu", "prefill"): [{"K": 768, "N": 3072, "S": 256}],
+        },
+        flops=lambda s: 2.0 * s["S"] * s["K"] * s["N"],
+        row="B17",
+    )
+
+
+def _quant_matmul() -> Case:
+    return Case(
+        name="quant-matmul",
+        function=f.quant_matmul,
+        inputs={"x": ("S", "K"), "w8": ("K", "N"), "s_w": ("N",)},
+        dynamic=("S",),
+        scale={"s_w": 1e-3},
+        dtypes={"w8": torch.int8},
+        peers={"int8 product": f.quant_matmul_int8},
+        points=_rows({"K": 4096, "N": 4096}, (1, 16, 128, 4096), {"K": 1024, "N": 1024}, (1, 16, 256)),
+        flops=lambda s: 2.0 * s["S"] * s["K"] * s["N"],
+        row="B22",
+    )
+
+
+def _linears() -> tuple[Case, ...]:
+    return (_narrow_matmul(), _lora(), _mlp_block(), _norm_linear(), _quant_matmul(), _linear_loss())
 
 
 def _linear_loss() -> Case:

@@ -150,3 +150,14 @@ NINE: dict[str, Program] = {
     "latent": PROGRAMS["mla_prefill"],
 }
 EVERY: dict[str, Program] = {**PROGRAMS, **MORE}
+
+EXPANDED = """
+program expanded(x: f32[N, K], w: f32[K, O]) {
+  s[n: N]: f32 = sum[k: K](x[n, k])
+  mu[n: N]: f32 = div(s[n], size(K))
+  c[n: N, k: K]: f32 = sub(x[n, k], mu[n])
+  y[n: N, o: O]: f32 = contract[k: K](c[n, k], w[k, o])
+  return y[n, o]
+}
+"""
+"""A difference that may cancel if the product is taken apart."""

@@ -190,19 +190,7 @@ def _softmax() -> Case:
 
 
 _VARIANCE_STATE = "n: f32[N], s: f32[N], q: f32[N]"
-
-
-def _layer_norm() -> Case:
-    p = PROGRAMS["layer_norm"]
-    f = fold(
-        p, "K", {"s": "total", "q": "ss"}, {"x": "x"},
-        init="""() {
-  n[i: N]: f32 = id(0.0)
-  s[i: N]: f32 = id(0.0)
-  q[i: N]: f32 = id(0.0)
-  return n: n[i], s: s[i], q: q[i]
-}""",
-        step=f"""({_VARIANCE_STATE}, x: f32[N, part(K)]) {{
+_VARIANCE_STEP = f"""({_VARIANCE_STATE}, x: f32[N, part(K)]) {{
   nb[]: f32 = id(size(part(K)))
   sb[i: N]: f32 = sum[k: part(K)](x[i, k])
   mb[i: N]: f32 = div(sb[i], nb)
@@ -221,8 +209,8 @@ def _layer_norm() -> Case:
   q1[i: N]: f32 = add(qq[i], more[i])
   s1[i: N]: f32 = add(s[i], sb[i])
   return n: n1[i], s: s1[i], q: q1[i]
-}}""",
-        merge="""(a_n: f32[N], a_s: f32[N], a_q: f32[N], b_n: f32[N], b_s: f32[N], b_q: f32[N]) {
+}}"""
+_VARIANCE_MERGE = """(a_n: f32[N], a_s: f32[N], a_q: f32[N], b_n: f32[N], b_s: f32[N], b_q: f32[N]) {
   n1[i: N]: f32 = add(a_n[i], b_n[i])
   nn[i: N]: f32 = max(n1[i], 1.0)
   na[i: N]: f32 = max(a_n[i], 1.0)
@@ -238,7 +226,21 @@ def _layer_norm() -> Case:
   q1[i: N]: f32 = add(qq[i], more[i])
   s1[i: N]: f32 = add(a_s[i], b_s[i])
   return n: n1[i], s: s1[i], q: q1[i]
+}"""
+
+
+def _layer_norm() -> Case:
+    p = PROGRAMS["layer_norm"]
+    f = fold(
+        p, "K", {"s": "total", "q": "ss"}, {"x": "x"},
+        init="""() {
+  n[i: N]: f32 = id(0.0)
+  s[i: N]: f32 = id(0.0)
+  q[i: N]: f32 = id(0.0)
+  return n: n[i], s: s[i], q: q[i]
 }""",
+        step=_VARIANCE_STEP,
+        merge=_VARIANCE_MERGE,
         finish=f"({_VARIANCE_STATE}) {{\n  return s: s[n], q: q[n]\n}}",
     )  # fmt: skip
     return Case(

@@ -1,9 +1,9 @@
-"""All tests of a session share one kernel cache of their own, so that the same kernel is built once."""
+"""What tests share: a kernel cache for the session, so that the same kernel is built once; command lines."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +21,18 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("CLEAVE_CACHE_DIR", str(folder))
         patch.setenv("CLEAVE_DATA_DIR", str(folder / "data"))
         yield folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command line: exit code, stdout, stderr."""
+    from cleave.cli import main
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as done:
+            main(arguments)
+        said = capsys.readouterr()
+        assert isinstance(done.value.code, int)
+        return done.value.code, said.out, said.err
+
+    return call

@@ -76,20 +76,6 @@ def file(tmp_path_factory) -> str:
     return str(path)
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command line: exit code, stdout, stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as done:
-            main(arguments)
-        said = capsys.readouterr()
-        assert isinstance(done.value.code, int)
-        return done.value.code, said.out, said.err
-
-    return call
-
-
 # ---------------------------------------------------------------- compile
 
 
@@ -346,7 +332,7 @@ def test_help_and_version_need_no_torch():
 
 
 def test_progress_is_for_terminals(capfd, monkeypatch):
-    from cleave.cli import progress
+    from cleave.report.terminal import progress
 
     with progress("working", quiet=False):
         pass

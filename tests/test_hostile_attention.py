@@ -66,7 +66,7 @@ def test_ragged_keys_with_scores_far_below_the_padding():  # U02 U13
 def test_sizes_that_were_equal_at_first():  # U59: the default scale is of this call's size
     f = cleave.jit(lambda q, k, v: (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v)
     for shape in ((4, 4, 16, 16), (2, 4, 20, 16), (4, 2, 16, 8), (2, 1, 17, 1), (1, 1, 1, 1), (1, 1, 1, 16)):
-        judged(f, *three(*shape))
+        judged(f, *three(*shape), length=shape[2] if shape[3] > 1 else 10**4)  # one value alone can cancel
     all_compiled(f, 2)
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -24,21 +23,19 @@ from cleave.errors import CleaveError, Invalid, Unsupported
 from cleave.report.bench_command import Dtype, Phase, Target, check_bench, import_benchmarks
 from cleave.report.bench_command import register as register_bench
 from cleave.report.fusion_command import register as register_fuse
+from cleave.report.prove_command import register as register_prove
+from cleave.report.terminal import Json, progress, write
 
 if TYPE_CHECKING:
-    from cleave.algebra.proof import Proof
     from cleave.frontend.captured import Captured
     from cleave.frontend.files import Loaded
     from cleave.ir.dims import Dim
-    from cleave.ir.program import Program
     from cleave.pipeline import Plan
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 FAILED = 4
 INTERRUPTED = 130
-EXITS = {"yes": 0, "yes-if": 0, "no": 1, "unknown": 2}
-UNMET = 3
 MOST_LINES = 20
 """Lines of an error that are shown."""
 
@@ -66,7 +63,6 @@ Sizes = Annotated[
     list[str] | None,
     typer.Option("--size", help="NAME=N, a typical size of a dynamic dim.", metavar="NAME=N"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
 For = Annotated[Target, typer.Option(help="What to compile for.")]
 
 
@@ -136,84 +132,14 @@ def explain_(
     from cleave.report.pieces import pieces_data, pieces_page, pieces_text
 
     if html is not None:
-        _write(html, pieces_page(loaded.captured, plans, target.value))
+        write(html, pieces_page(loaded.captured, plans, target.value))
     if as_json:
         print(json.dumps(pieces_data(loaded.captured, plans), indent=1))
     else:
         print(pieces_text(loaded.captured, plans, source=source.value), end="")
 
 
-@app.command("prove")
-def prove_(
-    left: Annotated[str | None, typer.Argument(help="A function.", metavar="FILE.py:FUNCTION")] = None,
-    right: Annotated[str | None, typer.Argument(help="Another.", metavar="FILE.py:FUNCTION")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 for a Yes-if.")] = False,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Write the proof here, as text that --check verifies.", metavar="FILE")
-    ] = None,
-    check: Annotated[
-        Path | None, typer.Option(help="Verify a certificate (of these functions, if given).", metavar="FILE")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Are two functions equal, over the finite reals and for every size?"""
-    given = [loaded_from(where, as_json).program for where in (left, right) if where is not None]
-    if len(given) != (0 if check is not None and left is None else 2):
-        raise Invalid("prove takes two functions", hint="or --check FILE alone, to verify a certificate")
-    if check is not None:
-        if certificate is not None:
-            raise Invalid("--certificate writes a file, --check reads one", hint="give one of them")
-        proof, lines = _checked(check, given)
-    else:
-        from cleave.algebra.proof import prove
-
-        with progress("proving", as_json):
-            proof = prove(*given)
-        lines = _certified(certificate, given, proof) if certificate is not None and proof.holds else []
-    if as_json:
-        print(json.dumps({**proof_data(proof), **({"certificate": lines} if lines else {})}, indent=1))
-    else:
-        print("\n".join([proof_text(proof), *lines]))
-    if lines and not lines[0].startswith("certificate"):
-        raise typer.Exit(EXITS["unknown"])
-    raise typer.Exit(UNMET if strict and proof.answer == "yes-if" else EXITS[proof.answer])
-
-
-def _checked(path: Path, given: Sequence[Program]) -> tuple[Proof, list[str]]:
-    """What a certificate proves; `Invalid` if it does not, or not of the given programs."""
-    from cleave.algebra.certificate import concerns
-    from cleave.algebra.proof import Proof
-    from cleave.ir.checker import check
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{path} cannot be read: {error}") from error
-    found = check(text)
-    if given and not concerns(found, given[0], given[1]):
-        raise Invalid(f"{path} is a certificate of other programs than these")
-    answer = "yes-if" if found.conditions else "yes"
-    return Proof(answer, found.conditions), [f"certificate: {_counted(len(found.steps))}, checked"]
-
-
-def _counted(steps: int) -> str:
-    return "1 step" if steps == 1 else f"{steps} steps"
-
-
-def _certified(path: Path, given: Sequence[Program], proof: Proof) -> list[str]:
-    """Write a certificate, if there is one, and say so."""
-    from cleave.algebra.certificate import certify
-
-    found = certify(given[0], given[1])
-    if not found.holds:
-        return ["Unknown: no certificate", f"  {found.reason}"]
-    if found.conditions and proof.answer == "yes":
-        listed = [f"  {condition}" for condition in found.conditions]
-        return ["Unknown: no certificate without further conditions", *listed]
-    _write(path, found.text)
-    return [f"certificate: {_counted(found.steps)}, checked, in {path}"]
-
-
+register_prove(app, lambda where, quiet: loaded_from(where, quiet))
 register_bench(app)
 
 
@@ -398,29 +324,6 @@ def parsed_sizes(size: Sequence[str] | None) -> dict[str, int]:
     return sizes
 
 
-@contextmanager
-def progress(what: str, quiet: bool) -> Iterator[None]:
-    """A line on stderr with the time that passes, while it lasts and if somebody looks."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        shown.add_task(what)
-        yield
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Invalid(f"{path} cannot be written: {error.strerror}") from error
-    print(f"wrote {path}", file=sys.stderr)
-
-
 def show(stage: str, texts: Sequence[str], as_json: bool) -> None:
     """Print the texts of a stage one after the other, with a comment before each if there are several, or the
     same as JSON."""
@@ -461,31 +364,6 @@ def show_pieces(
 def _mark(stage: str) -> str:
     """How comments begin in the text of a stage."""
     return "//" if stage == Emit.cpp else "#"
-
-
-def proof_data(proof: Proof) -> dict[str, object]:
-    """A proof for `--json`."""
-    return {
-        "answer": proof.answer,
-        "conditions": list(proof.conditions),
-        "counterexample": proof.counterexample,
-        "steps": [
-            {"law": s.law, "place": s.place, "before": s.before, "after": s.after} for s in proof.steps
-        ],
-    }
-
-
-def proof_text(proof: Proof) -> str:
-    """The answer with its conditions and the laws used, or the counterexample, or what stood in the way."""
-    from cleave.report.found import steps_text
-
-    title = {"yes": "Yes", "yes-if": "Yes, if", "no": "No", "unknown": "Unknown"}[proof.answer]
-    lines = [title, *(f"  {condition}" for condition in proof.conditions)]
-    if proof.counterexample:
-        lines.append(f"  {proof.counterexample}")
-    if proof.steps and proof.holds:
-        lines.append(steps_text(proof.steps))
-    return "\n".join(lines)
 
 
 register_fuse(app, lambda where: loaded_from(where, True), parsed_sizes)

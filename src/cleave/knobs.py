@@ -16,13 +16,12 @@ class Knobs:
     """The settings. `cache_dir` holds built kernels, `data_dir` measurements, recipes and fitted machines,
     `recipes` further folders of recipes; `numerics` is `strict`, `stable` or `fast`;
     `compiler` is the C++ compiler's command; `reassociate` allows rewrites that change the operation
-    count class; `debug` from 0 (silent) to 4 (sources)."""
+    count class."""
 
     cache_dir: Path
     numerics: str = "stable"
     compiler: str = ""
     reassociate: bool = False
-    debug: int = 0
     data_dir: Path = Path()
     recipes: tuple[Path, ...] = ()
 
@@ -35,7 +34,6 @@ def _read() -> Knobs:
         numerics=env.get("CLEAVE_NUMERICS", "stable"),
         compiler=env.get("CLEAVE_COMPILER", ""),
         reassociate=env.get("CLEAVE_REASSOCIATE", "0") == "1",
-        debug=int(env.get("CLEAVE_DEBUG", "0")),
         data_dir=Path(env.get("CLEAVE_DATA_DIR") or platformdirs.user_data_dir("cleave")),
         recipes=tuple(Path(p) for p in env.get("CLEAVE_RECIPES", "").split(os.pathsep) if p),
     )

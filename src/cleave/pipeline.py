@@ -6,10 +6,8 @@ the result, so that `explain` can show what was found, chosen and rejected.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
@@ -29,6 +27,7 @@ from cleave.ir.sizes import infer_sizes
 from cleave.ir.states import states_apart
 from cleave.knobs import knobs
 from cleave.runtime.ahead import stand_ins
+from cleave.runtime.collection import without_collection
 from cleave.runtime.launch import Launcher
 from cleave.runtime.machines import Machines
 from cleave.runtime.recipes import Adopted, find
@@ -124,19 +123,6 @@ def assigned(candidates: Sequence[Candidate], program: Program) -> Iterator[Cand
         yield states_apart(replace(candidate, program=known[key].program, folds=known[key].folds))
 
 
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Schedules are many small objects that nearly all go together: looking for garbage among them and all
-    that the process holds costs more than making them."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def tuned(
     recipe: Adopted, candidates: Sequence[Candidate], sizes: Mapping[Dim, int], machine: Machine
 ) -> tuple[Ranked, ...]:
@@ -192,21 +178,21 @@ def emit(tiles: TileProgram, target: str) -> Source:
 
 
 Argument = torch.Tensor | float | int | bool
-Shapes = tuple[tuple[int, ...], ...]
+Key = tuple[int | tuple[int, ...], ...]
 
 
 @dataclass(slots=True, repr=False)
 class Compiled:
     """A compiled program: call it with tensors and numbers in the program's input order; it returns a tuple
-    of fresh tensors. Which variant serves which shapes is decided once per combination of shapes; sizes that
-    no variant may take (a limit), or only slow ones, get a further variant from the same candidates, without
-    a new search. Where a reduction is over nothing the user's own program runs: other forms may divide by
-    the empty sum."""
+    of fresh tensors. Which variant serves which shapes is decided once per combination of shapes (on a CPU
+    for each number of threads); sizes that no variant may take (a limit), or only slow ones, get a further
+    variant from the same candidates, without a new search. Where a reduction is over nothing the user's own
+    program runs: other forms may divide by the empty sum."""
 
     plan: Plan
     variants: list[Ranked]
     launchers: dict[TileProgram, Launched] = field(default_factory=dict["TileProgram", "Launched"])
-    chosen: dict[Shapes, Launched] = field(default_factory=dict["Shapes", "Launched"])
+    chosen: dict[Key, Launched] = field(default_factory=dict["Key", "Launched"])
     refused: dict[TileProgram, str] = field(default_factory=dict["TileProgram", str])
     further: dict[TileProgram, tuple[Ranked, ...]] = field(
         default_factory=dict["TileProgram", "tuple[Ranked, ...]"]
@@ -214,8 +200,13 @@ class Compiled:
     magnitudes: set[tuple[int, ...]] = field(default_factory=set["tuple[int, ...]"])
     lock: threading.RLock = field(default_factory=threading.RLock)
 
+    def _key(self, args: Sequence[Argument]) -> Key:
+        """What decides which variant serves a call: its shapes, and how many threads a CPU's kernels have."""
+        threads = torch.get_num_threads() if self.plan.target == "cpu" else 0
+        return (threads, *[a.shape for a in args if isinstance(a, torch.Tensor)])
+
     def __call__(self, *args: Argument) -> tuple[torch.Tensor, ...]:
-        key = tuple([a.shape for a in args if isinstance(a, torch.Tensor)])
+        key = self._key(args)
         launcher = self.chosen.get(key)
         if launcher is None:
             launcher = self._choose(key, args)
@@ -223,7 +214,7 @@ class Compiled:
 
     def prepared(self, *args: Argument) -> Callable[..., tuple[torch.Tensor, ...]] | None:
         """What repeats a call with arguments like these (see `Launcher.prepared`)."""
-        key = tuple([a.shape for a in args if isinstance(a, torch.Tensor)])
+        key = self._key(args)
         launcher = self.chosen.get(key)
         return launcher.prepared(*args) if launcher is not None else None
 
@@ -234,7 +225,7 @@ class Compiled:
             variant, only = self._served(args)
             return self.launcher(variant, only, args)
 
-    def _choose(self, key: Shapes, args: Sequence[Argument]) -> Launched:
+    def _choose(self, key: Key, args: Sequence[Argument]) -> Launched:
         with self.lock:
             variant, only = self._served(args)
             launcher = self.launcher(variant, only, args)
@@ -284,7 +275,8 @@ class Compiled:
         may not, and the first time that sizes of this magnitude come."""
         if len(self.variants) >= MOST_FURTHER:
             return False
-        magnitude = tuple(sizes[atom].bit_length() for atom in self.plan.program.dynamic)
+        cores = TARGETS[self.plan.target].cores
+        magnitude = (cores, *(sizes[atom].bit_length() for atom in self.plan.program.dynamic))
         new = magnitude not in self.magnitudes
         self.magnitudes.add(magnitude)
         return new or least > MOST_SLOWDOWN * min(costs.values())
@@ -297,10 +289,14 @@ class Compiled:
             return seconds_of(tiles, sizes, machine)
         return recipe.seconds(tiles, sizes, lambda t, s: seconds_of(t, s, machine))
 
+    def serving(self, *args: Argument) -> TileProgram:
+        """The tile program that serves a call with these arguments."""
+        key = self._key(args)
+        return (self.chosen.get(key) or self._choose(key, args)).tiles
+
     def footprint(self, *args: Argument) -> tuple[int, int]:
         """Launches, and bytes of workspace, of a call with these arguments."""
-        key = tuple([a.shape for a in args if isinstance(a, torch.Tensor)])
-        tiles = (self.chosen.get(key) or self._choose(key, args)).tiles
+        tiles = self.serving(*args)
         sizes: dict[Dim, int] = infer_sizes(self.plan.program, shapes_of(self.plan.program, args))
         parts = choose_parts(tiles, sizes, TARGETS[self.plan.target])
         sizes |= {Parts(dim): count for dim, count in parts.items()}

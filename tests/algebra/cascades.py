@@ -1,4 +1,4 @@
-"""Cascaded reductions as text programs: what `test_cascades` finds Folds of, and checks them on.
+"""Cascaded reductions as text programs: what `test_cascades` finds Folds of, and `test_cascades_run` runs.
 
 Each entry is a program in which a reduction needs the value of another one over the same dim. `TEXTS` are
 those that one loop computes; `APART` those of which some value needs a second loop, with words of the reason.
@@ -6,8 +6,11 @@ those that one loop computes; `APART` those of which some value needs a second l
 
 from __future__ import annotations
 
+import pytest
+
 from algebra import cascades_of_rows
 from algebra.cascades_of_rows import rows
+from cleave.algebra.joined import joined
 from cleave.ir.program import Program
 from cleave.ir.text import parse_program
 
@@ -402,3 +405,20 @@ program two_matmuls(x: f32[N, K], w: f32[K, K]) {
 
 ONE_LOOP: dict[str, Program] = {name: parse_program(text) for name, text in TEXTS.items()}
 TWO_LOOPS: dict[str, Program] = {name: parse_program(text) for name, (text, _) in APART.items()}
+
+JOINED = ("over_two_dims_nested", "sink", "past_and_new_apart", "three_parts", "masked_new", "moments_of_two")
+BEST: dict[str, Program] = {n: (joined(p) or p) if n in JOINED else p for n, p in ONE_LOOP.items()}
+"""Each cascade in the form that has the fewest loops."""
+
+EVERY: dict[str, Program] = {**BEST, **TWO_LOOPS}
+QUICK = (
+    "variance", "weighted_variance", "between_extremes", "largest_deviation", "largest_share", "entropy",
+    "divergence", "gradient", "sink", "sink_apart", "past_and_new_apart", "windowed", "over_two_dims",
+    "grouped_norm_matmul", "masked_again", "rounded",
+)  # fmt: skip
+"""Those that are checked in every run."""
+
+
+def marked(names: tuple[str, ...] = QUICK) -> list[object]:
+    """Every cascade; those that are not quick run with the slow tests."""
+    return [n if n in names else pytest.param(n, marks=pytest.mark.slow) for n in EVERY]

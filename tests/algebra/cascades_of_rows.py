@@ -6,25 +6,27 @@ TEXTS: dict[str, str] = {}
 """Programs whose reductions one loop computes."""
 
 
-def rows(score: str, over: str, name: str = "") -> str:
-    """A softmax of `score` over `over` with its maximum: `m`, `c`, `e`, `l`, `p`."""
+def _exponentials(score: str, over: str, name: str) -> str:
+    """The maximum of `score` over `over`, exponentials of what is below it, and their sum."""
     n, d = name, over
     return f"""
   m{n}[n: N]: f32 = max[k: {d}]({score}[n, k])
   c{n}[n: N, k: {d}]: f32 = sub({score}[n, k], m{n}[n])
   e{n}[n: N, k: {d}]: f32 = exp(c{n}[n, k])
-  l{n}[n: N]: f32 = sum[k: {d}](e{n}[n, k])
+  l{n}[n: N]: f32 = sum[k: {d}](e{n}[n, k])"""
+
+
+def rows(score: str, over: str, name: str = "") -> str:
+    """A softmax of `score` over `over` with its maximum: `m`, `c`, `e`, `l`, `p`."""
+    n, d = name, over
+    return f"""{_exponentials(score, over, name)}
   p{n}[n: N, k: {d}]: f32 = div(e{n}[n, k], l{n}[n])"""
 
 
 def log_rows(score: str, over: str, name: str = "") -> str:
     """`lp`, the log-softmax of `score`, with `p`, its exponential."""
     n, d = name, over
-    return f"""
-  m{n}[n: N]: f32 = max[k: {d}]({score}[n, k])
-  c{n}[n: N, k: {d}]: f32 = sub({score}[n, k], m{n}[n])
-  e{n}[n: N, k: {d}]: f32 = exp(c{n}[n, k])
-  l{n}[n: N]: f32 = sum[k: {d}](e{n}[n, k])
+    return f"""{_exponentials(score, over, name)}
   ll{n}[n: N]: f32 = log(l{n}[n])
   lp{n}[n: N, k: {d}]: f32 = sub(c{n}[n, k], ll{n}[n])
   p{n}[n: N, k: {d}]: f32 = exp(lp{n}[n, k])"""

@@ -1,5 +1,6 @@
 """Pairs whose forms are equal, and that differ where a part is empty: its maximum is -inf, and what is made
-of that is a number in one program and not in the other, or another truth. Inputs and two bodies (`pairs`)."""
+of that is a number in one program and not in the other, or another truth. Then pairs that differ where a mask
+is. Inputs and two bodies (`pairs`)."""
 
 from __future__ import annotations
 
@@ -174,3 +175,42 @@ LEAST = {
     ),
 }
 """The least of -inf in a part: inf where that is empty. Never a Yes."""
+
+_MASKED = "z[n: N, k: K] = select(g[n, k], x[n, k], -inf)\n"
+_SCALED = "d[n: N, k: K] = div({}[n, k], c[n])\n"
+_SOFTMAX = """
+    e[n: N, k: K] = exp(d[n, k])
+    s[n: N] = sum[k: K](e[n, k])
+    y[n: N, k: K] = div(e[n, k], s[n])
+    -> y[n, k]
+"""
+_LARGEST = "y[n: N] = max[k: K](d[n, k])\n-> y[n]"
+_LEAST = "y[n: N] = min[k: K](d[n, k])\n-> y[n]"
+_ROWS = "x[N, K], g: bool[N, K], c[N]"
+MASKED: dict[str, tuple[str, str, str]] = {
+    "a softmax with a mask, and a temperature of unknown sign": (
+        _ROWS,
+        _MASKED + _SCALED.format("z") + _SOFTMAX,
+        _SCALED.format("x") + _SOFTMAX,
+    ),
+    "the largest under a mask, divided by what may be negative": (
+        _ROWS,
+        _MASKED + _SCALED.format("z") + _LARGEST,
+        _SCALED.format("x") + _LARGEST,
+    ),
+}
+"""A mask is -inf, or inf once the sign has changed: different values (see `near_forms`)."""
+
+INFINITE = {
+    "taken off a mask": (
+        _ROWS,
+        _MASKED + "d[n: N, k: K] = sub(c[n], z[n, k])\n" + _LEAST,
+        "d[n: N, k: K] = sub(c[n], x[n, k])\n" + _LEAST,
+    ),
+    "least and largest of a masked number, divided": (
+        _ROWS,
+        "z[n: N, k: K] = select(g[n, k], 2.0, -inf)\n" + _SCALED.format("z") + _LEAST,
+        "z[n: N, k: K] = select(g[n, k], 2.0, -inf)\n" + _SCALED.format("z") + _LARGEST,
+    ),
+}
+"""An infinity of the first program leaves no trace in its output: never a Yes without conditions."""

@@ -1,7 +1,7 @@
-"""Cascaded reductions: one loop for each, proved and checked in float32, or a reason why there is none.
+"""Cascaded reductions: one loop for each, proved, or a reason why there is none.
 
-The programs stand in `cascades`. Every Fold is proved from its own four programs (`prove_fold`), run in
-float32 over partitions with empty and dead parts at scores up to 1e4, and handed to the scheduler.
+The programs stand in `cascades`. Every Fold is proved from its own four programs (`prove_fold`), and from the
+whole program written out over parts; `test_cascades_run` runs them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cascades import APART, ONE_LOOP, TWO_LOOPS
 
-from algebra_values import computed, inputs_for
+from algebra.cascades import APART, BEST, EVERY, JOINED, ONE_LOOP, QUICK, TWO_LOOPS, marked
+from algebra_values import inputs_for
 from cleave.algebra.equal import answer
 from cleave.algebra.fold_proof import prove_fold
 from cleave.algebra.folds import folds_of, refusals_of, split_program
@@ -22,21 +22,15 @@ from cleave.algebra.normal import normal_forms
 from cleave.algebra.proof import prove
 from cleave.algebra.search import search
 from cleave.ir.candidate import Candidate, Fold
-from cleave.ir.dims import Atom, Dim, Part, Parts, size_of
+from cleave.ir.dims import Atom, Dim, Part, Parts
 from cleave.ir.ops import Access, Input
 from cleave.ir.precision import assign
-from cleave.ir.program import Output, Program
-from cleave.ir.reference import Tree, evaluate, evaluate_fold
+from cleave.ir.program import Program
+from cleave.ir.reference import evaluate, evaluate_fold
 from cleave.ir.text import parse_candidate, parse_program, print_candidate, print_program
 from cleave.schedule.interpret import run
 from cleave.schedule.machine import CPU
 from cleave.schedule.select import best
-
-JOINED = ("over_two_dims_nested", "sink", "past_and_new_apart", "three_parts", "masked_new", "moments_of_two")
-BEST: dict[str, Program] = {n: (joined(p) or p) if n in JOINED else p for n, p in ONE_LOOP.items()}
-"""Each cascade in the form that has the fewest loops."""
-
-EVERY: dict[str, Program] = {**BEST, **TWO_LOOPS}
 
 SHAPES: dict[str, list[tuple[str, str, str]]] = {
     # name: dim, values, state, of the Fold with the most values
@@ -60,18 +54,6 @@ SHAPES: dict[str, list[tuple[str, str, str]]] = {
     "windowed": [("T", "m l y", "max sum sum2")],
     "soft_nearest": [("K", "m l y", "min sum sum2")],
 }
-QUICK = (
-    "variance", "weighted_variance", "between_extremes", "largest_deviation", "largest_share", "entropy",
-    "divergence", "gradient", "sink", "sink_apart", "past_and_new_apart", "windowed", "over_two_dims",
-    "grouped_norm_matmul", "masked_again", "rounded",
-)  # fmt: skip
-
-
-def marked(names: tuple[str, ...] = QUICK) -> list[object]:
-    """Every cascade; those that are not quick run with the slow tests."""
-    return [n if n in names else pytest.param(n, marks=pytest.mark.slow) for n in EVERY]
-
-
 # ---------------------------------------------------------------- which Folds there are
 
 
@@ -204,104 +186,6 @@ def test_a_wrong_support_is_not_proved() -> None:
     unrelated = parse_program("program p(q: bool[N, T]) {\n  return q[n, t]\n}").outputs[0].node
     bad = replace(fold, support=Access(unrelated, fold.support.terms))
     assert prove_fold(own, bad).open == ("support",)
-
-
-# ---------------------------------------------------------------- numbers
-
-
-def partitions(total: int, rng: np.random.Generator) -> list[tuple[list[int | list[int]], Tree | None]]:
-    """Parts, single elements, empty ones first, in the middle and last, several pieces a part, and trees."""
-    a, b = total // 3, total - total // 3
-    cuts = [int(n) for n in np.diff([0, *np.sort(rng.integers(0, total + 1, 3)), total])]
-    ones: list[int | list[int]] = [1] * total
-    return [
-        ([[total]], None),
-        (ones, None),
-        ([0, a, 0, b, 0], ((0, 1), (2, (3, 4)))),
-        ([[0, a], [b, 0]], None),
-        ([*cuts], ((0, (1, 2)), 3)),
-    ]
-
-
-def deaden(inputs: dict[str, np.ndarray], rng: np.random.Generator) -> None:
-    """Rows of every mask with a dead first, middle or last part, and rows that are dead altogether."""
-    for name, array in inputs.items():
-        if array.dtype == bool and array.ndim == 2:
-            rows, columns = array.shape
-            for row in range(rows):
-                third = max(1, columns // 3)
-                dead = [slice(0, third), slice(third, 2 * third), slice(2 * third, None), slice(None)][
-                    row % 4
-                ]
-                array[row, dead] = False
-                if row % 4 != 3 and not array[row].any():
-                    array[row, (dead.start + third) % columns] = True
-            inputs[name] = array
-
-
-def rounding(
-    own: Program, inputs: dict[str, np.ndarray], sizes: dict[Dim, int], fold: Fold
-) -> list[np.ndarray]:
-    """What float32 makes of each value, done as the program says."""
-    outputs = tuple(Output(v.name, v.node, tuple((k,) for k in range(len(v.node.axes)))) for v in fold.values)
-    probe = Program("probe", own.inputs, outputs, own.sizes)
-    with np.errstate(all="ignore"):
-        found = evaluate(probe, inputs, sizes, dtype=np.float32)
-    return [np.asarray(found[v.name], np.float64) for v in fold.values]
-
-
-@pytest.mark.parametrize("spread", [1.0, 1e4])
-@pytest.mark.parametrize("name", marked())
-def test_folds_in_float32(name: str, spread: float) -> None:
-    if name == "linear_weights":
-        pytest.skip("exponentials that nothing keeps from overflowing")
-    own = EVERY[name]
-    rng = np.random.default_rng(len(name))
-    inputs, sizes = inputs_for(own, rng, spread=spread, least=3)
-    deaden(inputs, rng)
-    for fold in folds_of(own):
-        truth = computed(own, inputs, [v.node for v in fold.values], sizes)
-        with np.errstate(all="ignore"):
-            plain = rounding(own, inputs, sizes, fold)
-        # A running value that is itself large is rounded before it is taken off.
-        loose = 2e-5 + (1.2e-7 * spread if name == "centred_shares" else 0)
-        for partition, tree in partitions(size_of(fold.over, sizes), rng):
-            got = evaluate_fold(
-                Candidate(own, ()),
-                fold,
-                inputs,
-                partition,
-                np.float32,
-                tree=tree,
-                sizes=sizes,  # pyright: ignore
-            )
-            for value, eager in zip(fold.values, plain, strict=True):
-                expected, actual = truth[value.node], np.asarray(got[value.name], np.float64)
-                where = (name, own.names.get(value.node), partition)
-                known = np.isfinite(expected)
-                assert np.all(np.isfinite(actual[known]) | ~np.isfinite(eager[known])), where
-                scale = np.max(np.abs(expected[known]), initial=1e-30)
-                error = np.abs(actual[known] - expected[known])
-                allowed = 4 * np.abs(eager[known] - expected[known]) + loose * scale
-                assert np.all((error <= allowed) | ~np.isfinite(eager[known])), (*where, actual, expected)
-
-
-def test_dims_of_size_zero() -> None:
-    for name in ("sink_apart", "largest_deviation", "largest_share", "over_two_dims", "entropy"):
-        own = BEST[name]
-        sizes: dict[Dim, int] = own.bind(dict.fromkeys(own.dynamic, 3))
-        for fold in folds_of(own):
-            empty = {**sizes, fold.over: 0}
-            inputs = {
-                n.op.name: np.zeros([size_of(d, empty) for d in n.dims], np.float32)
-                for n in own.inputs
-                if isinstance(n.op, Input)
-            }
-            truth = computed(own, inputs, [v.node for v in fold.values], empty)
-            for partition in ([], [0], [0, 0]):
-                got = evaluate_fold(Candidate(own, ()), fold, inputs, partition, np.float32, sizes=empty)
-                for value in fold.values:
-                    np.testing.assert_array_equal(got[value.name], truth[value.node])
 
 
 # ---------------------------------------------------------------- splits of splits
@@ -455,53 +339,3 @@ program turned(x: f32[N, K]) {
     got = evaluate_fold(Candidate(own, ()), fold, {"x": x}, [2, 0, 5], np.float32)
     expected = (-2 * (x.sum(1, keepdims=True) - x)).min(1)
     np.testing.assert_allclose(got["v1"], expected, rtol=1e-5, atol=1e-5)
-
-
-# ---------------------------------------------------------------- the scheduler takes them
-
-SIZES = {"N": 3, "K": 37, "T": 41, "J": 5, "D": 4, "O": 3, "A": 5, "B": 7, "G": 2, "C": 6, "P": 5, "E": 3}
-
-
-def tried(own: Program, candidates: list[Candidate], count: int) -> set[tuple[str, ...]]:
-    """Run the best tile programs of each candidate against the reference; the dims that were split."""
-    sizes = own.bind({a: SIZES[a.name] for a in own.dynamic})
-    rng = np.random.default_rng(4)
-    inputs: dict[str, np.ndarray] = {}
-    for node in own.inputs:
-        if not isinstance(node.op, Input):
-            inputs[node.op.name] = np.asarray(0.25)  # pyright: ignore[reportAttributeAccessIssue]
-            continue
-        dims = [int(np.prod([size_of(d, sizes) for d in g])) for g in node.op.layout]
-        drawn = {"bool": rng.random(dims) < 0.6, "i64": rng.integers(0, 37, dims)}
-        inputs[node.op.name] = drawn.get(node.dtype, rng.normal(size=dims))
-    expected = evaluate(own, inputs, sizes)
-    split: set[tuple[str, ...]] = set()
-    for candidate in candidates:
-        for ranked in best([assign(candidate, own)], sizes, CPU, count):
-            split.add(tuple(map(str, ranked.tiles.splits)))
-            got = run(ranked.tiles, inputs, dict.fromkeys(ranked.tiles.splits, 3))
-            for name, value in expected.items():
-                np.testing.assert_allclose(
-                    got[name], value, rtol=1e-9, atol=1e-9 * np.abs(value).max(initial=0)
-                )
-    return split
-
-
-@pytest.mark.parametrize("name", marked())
-def test_the_scheduler_runs_the_folds(name: str) -> None:
-    tried(EVERY[name], [Candidate(EVERY[name], folds_of(EVERY[name]))], 1)
-
-
-@pytest.mark.parametrize("name", ["entropy", "sink_apart", "past_and_new_apart", "variance"])
-def test_the_scheduler_splits_the_folds(name: str) -> None:
-    own = BEST[name]
-    folds = folds_of(own)
-    over = max(folds, key=lambda f: len(f.values)).over
-    assert (str(over),) in tried(own, [Candidate(own, folds, splits=(over,))], 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*ONE_LOOP, *TWO_LOOPS])
-def test_the_scheduler_runs_every_candidate(name: str) -> None:
-    own = {**ONE_LOOP, **TWO_LOOPS}[name]
-    tried(own, list(search(own).candidates), 3)

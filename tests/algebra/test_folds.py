@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import algebra_programs
+from algebra.cascades import TWO_LOOPS
 from algebra_values import computed, inputs_for
 from cleave.algebra.folds import folds_of
 from cleave.ir.candidate import Candidate, Fold
@@ -26,23 +28,7 @@ program variance(x: f32[N, K]) {
   return y[n]
 }
 """,
-    "layer_norm_linear": """
-program layer_norm_linear(x: f32[N, K], g: f32[K], b: f32[K], w: f32[K, O]) {
-  s[n: N]: f32 = sum[k: K](x[n, k])
-  mu[n: N]: f32 = div(s[n], size(K))
-  c[n: N, k: K]: f32 = sub(x[n, k], mu[n])
-  q[n: N, k: K]: f32 = mul(c[n, k], c[n, k])
-  ss[n: N]: f32 = sum[k: K](q[n, k])
-  v[n: N]: f32 = div(ss[n], size(K))
-  e[n: N]: f32 = add(v[n], 1e-05)
-  r[n: N]: f32 = rsqrt(e[n])
-  cr[n: N, k: K]: f32 = mul(c[n, k], r[n])
-  cg[n: N, k: K]: f32 = mul(cr[n, k], g[k])
-  cb[n: N, k: K]: f32 = add(cg[n, k], b[k])
-  y[n: N, o: O]: f32 = contract[k: K](cb[n, k], w[k, o])
-  return y[n, o]
-}
-""",
+    "layer_norm_linear": algebra_programs.TEXTS["layer_norm_linear"],
     "entropy": """
 program entropy(x: f32[N, K]) {
   m[n: N]: f32 = max[k: K](x[n, k])
@@ -230,13 +216,7 @@ def test_run_time_scalars_are_read_by_the_programs_of_a_fold() -> None:
 
 
 def test_a_finished_value_of_the_same_dim_needs_a_second_loop() -> None:
-    own = parse_program("""
-program twice(x: f32[N, K], w: f32[K, K]) {
-  y[n: N, k: K]: f32 = contract[j: K](x[n, j], w[j, k])
-  z[n: N, o: K]: f32 = contract[k: K](y[n, k], w[k, o])
-  return z[n, o]
-}
-""")
+    own = TWO_LOOPS["two_matmuls"]
     folds = folds_of(own)
     assert [[own.names.get(v.node) for v in f.values] for f in folds] == [["y"], ["z"]]
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from algebra_programs import EVERY
+from algebra_programs import EVERY, EXPANDED
 from cleave.algebra.search import search
 from cleave.ir.candidate import Candidate
 from cleave.ir.precision import narrows
 from cleave.ir.reference import evaluate_fold
 from cleave.ir.text import parse_program
-
-EXPANDED = """
-program expanded(x: f32[N, K], w: f32[K, O]) {
-  s[n: N]: f32 = sum[k: K](x[n, k])
-  mu[n: N]: f32 = div(s[n], size(K))
-  c[n: N, k: K]: f32 = sub(x[n, k], mu[n])
-  y[n: N, o: O]: f32 = contract[k: K](c[n, k], w[k, o])
-  return y[n, o]
-}
-"""
 
 
 def by_form(name: str, **options: str) -> dict[str, Candidate]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algebra_programs import EVERY
+from algebra_programs import EVERY, EXPANDED
 from cleave.algebra.search import Found, search
 from cleave.algebra.verdict import LEVELS, is_plain, keeps_rounding, order_bounds, verdict
 from cleave.ir.dims import Atom
@@ -69,17 +69,7 @@ def test_levels_and_settings_agree(name: str) -> None:
 
 
 def test_fast_says_which_condition_is_not_met() -> None:
-    program = parse_program(
-        """
-        program expanded(x: f32[N, K], w: f32[K, O]) {
-          s[n: N]: f32 = sum[k: K](x[n, k])
-          mu[n: N]: f32 = div(s[n], size(K))
-          c[n: N, k: K]: f32 = sub(x[n, k], mu[n])
-          y[n: N, o: O]: f32 = contract[k: K](c[n, k], w[k, o])
-          return y[n, o]
-        }
-        """
-    )
+    program = parse_program(EXPANDED)
     told = [verdict(program, c) for c in search(program, split=False, numerics="fast").candidates]
     fast = [t for t in told if t.level == "fast"]
     assert fast and all(any("difference" in bound for bound in t.bounds) for t in fast)

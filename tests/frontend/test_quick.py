@@ -169,7 +169,8 @@ def test_the_written_call_reads_like_one() -> None:
     text = caller_text([True, False, True, True], 2, 1, kernels, [False, True])
     fresh = "        empty = careful if filled() else quick\n        t2 = empty(s2, d2, k2)\n"
     assert f"    def call(t0, n1):\n{fresh}" in text
-    assert "        if f0(p0, r0_1(n1), p2, word(threads())):\n            failed()\n" in text
+    several = "one if left else word(threads())"
+    assert f"        if f0(p0, r0_1(n1), p2, {several}):\n            failed()\n" in text
     assert "        if f1(p3, p2, one):\n" in text and "        return (t2,)\n" in text
     assert "        room = take(size)\n" in text and "        p3 = address(start + o3)\n" in text
 

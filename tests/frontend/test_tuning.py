@@ -13,7 +13,7 @@ import cleave
 from cleave import cli
 from cleave.errors import Invalid
 from cleave.frontend.files import load
-from cleave.frontend.tuning import Wish, points_for, points_of_all, tune_program
+from cleave.frontend.tuning import Wish, planned, points_for, tune_program
 from cleave.ir.dims import Atom
 from cleave.ir.parse import parse_program
 from cleave.knobs import scope
@@ -64,7 +64,9 @@ def test_what_is_offered_is_varied_and_fits(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_many_points_are_worked_out_elsewhere_and_are_the_same() -> None:
     wish = Wish(PROGRAM, tuple({N: size} for size in (8, 100, 5000, 70000)))
-    one, other = points_for(wish, "cpu", 4), points_of_all([wish], "cpu", 4, 2)[0]
+    one = points_for(wish, "cpu", 4)
+    with planned([wish], "cpu", 4, 2) as started:
+        other = [point.result() for point in started]
     assert [[print_tiles(c.tiles) for c in p.choices] for p in one] == [
         [print_tiles(c.tiles) for c in p.choices] for p in other
     ]

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from cleave.cli import main
 from cleave.ir.text import parse_program
 
 FILE = """
@@ -43,18 +42,6 @@ def file(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("pieces") / "partial.py"
     path.write_text(FILE)
     return str(path)
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as done:
-            main(arguments)
-        said = capsys.readouterr()
-        assert isinstance(done.value.code, int)
-        return done.value.code, said.out, said.err
-
-    return call
 
 
 def test_each_compiled_piece_is_explained_and_what_runs_in_pytorch_is_listed(run, file, tmp_path):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+import cleave
 import tile_examples as te
 from cleave import knobs
 from cleave.errors import Bug, Invalid
@@ -293,6 +297,92 @@ def test_the_number_of_threads_is_obeyed(matmul: Launcher) -> None:
             assert threads_of(matmul, *small) == [1, 1]
     finally:
         torch.set_num_threads(before)
+
+
+def test_part_counts_follow_the_number_of_threads() -> None:
+    """What was worked out for one number of threads does not serve another one."""
+    launcher = Launcher(te.matmul_split().tiles)
+    x, w = torch.randn(5, 40000), torch.randn(7, 40000)
+    before = torch.get_num_threads()
+    found: list[int] = []
+    try:
+        for threads in (1, 2, 8, 1, 8):
+            torch.set_num_threads(threads)
+            torch.testing.assert_close(launcher(x, w)[0], x @ w.t(), rtol=1e-3, atol=1e-2)
+            found.append(launcher._bound_for((x, w)).sizes[Parts(K)])  # pyright: ignore[reportPrivateUsage]
+    finally:
+        torch.set_num_threads(before)
+    assert len(launcher._bound) == 3  # pyright: ignore[reportPrivateUsage]
+    assert found[0] == found[3] <= found[1] <= found[2] == found[4] and found[0] < found[2]
+
+
+def test_one_function_is_planned_for_each_number_of_threads() -> None:
+    """No further compile of the function; its calls are right with any number of threads."""
+    f = cleave.jit(lambda x, w: (x @ w).softmax(-1))
+    x, w = torch.randn(3, 4096), torch.randn(4096, 65)
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 1, 3, 1, 2):
+            torch.set_num_threads(threads)
+            for _ in range(3):
+                torch.testing.assert_close(f(x, w), (x @ w).softmax(-1), rtol=1e-3, atol=1e-5)
+    finally:
+        torch.set_num_threads(before)
+    (compiled,) = f.compiled
+    assert f.compile_count == 1 and not f.fallbacks
+    assert {key[0] for key in compiled.chosen} == {1, 2, 3}
+
+
+FORKED = """
+import os, signal, torch, cleave
+f = cleave.jit(lambda x: (x * 2).softmax(-1))
+x = torch.randn(512, 2048)
+wanted = f(x)
+assert torch.get_num_threads() > 1
+for _ in range(2):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        same = f(x).numpy().tobytes() == wanted.numpy().tobytes()
+        os._exit(0 if same else 3)
+    assert os.waitpid(pid, 0)[1] == 0
+assert f(x).equal(wanted)
+print("all fine")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
+def test_a_forked_process_calls_what_ran_on_several_threads_before() -> None:
+    """OpenMP's threads stay behind in the parent, and its library would wait for them."""
+    env = {**os.environ, "OMP_NUM_THREADS": "2", "CLEAVE_CACHE_DIR": str(knobs.knobs().cache_dir)}
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], env=env, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.stdout == "all fine\n", done.stdout + done.stderr[-2000:]
+
+
+def test_threads_of_python_with_their_own_numbers_of_threads(matmul: Launcher, softmax: Launcher) -> None:
+    """The same and different programs at once, while the number of threads changes."""
+    x, w, s = torch.randn(130, 500), torch.randn(140, 500), torch.randn(300, 100)
+    want, soft = x @ w.t(), s.softmax(-1)
+    wrong: list[float] = []
+
+    def work(number: int) -> None:
+        for turn in range(40):
+            torch.set_num_threads(1 + (number + turn) % 3)
+            errors = (matmul(x, w)[0] - want).abs().max(), (softmax(s)[0] - soft).abs().max()
+            wrong.extend(float(e) for e, most in zip(errors, (1e-3, 1e-5), strict=True) if not e < most)
+
+    before = torch.get_num_threads()
+    try:
+        workers = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        torch.set_num_threads(before)
+    assert wrong == []
 
 
 def test_calls_from_several_threads(matmul: Launcher) -> None:

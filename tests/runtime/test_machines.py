@@ -14,7 +14,6 @@ from cleave.knobs import scope
 from cleave.pipeline import TARGETS
 from cleave.runtime import machines
 from cleave.runtime.machines import (
-    BUILT_IN,
     device_name,
     machine_file,
     machine_of,
@@ -55,7 +54,8 @@ def test_what_a_text_lacks_or_has_too_much(data: Path) -> None:
 def test_a_fitted_machine_is_used_and_a_broken_file_is_not(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert machine_of("cpu") == BUILT_IN["cpu"] == TARGETS["cpu"]
+    known = machines.built_in("cpu", calibration.torch.get_num_threads())
+    assert machine_of("cpu") == known == TARGETS["cpu"]
     path = machine_file("cpu")
     path.parent.mkdir(parents=True)
     path.write_text(print_machine(replace(CPU, memory=1e9), {}))
@@ -63,7 +63,7 @@ def test_a_fitted_machine_is_used_and_a_broken_file_is_not(
     assert machine_of("cpu").memory == TARGETS["cpu"].memory == 1e9
     path.write_text("nonsense")
     machines.forget()
-    assert machine_of("cpu") == CPU and "is ignored" in caplog.text
+    assert machine_of("cpu") == known and "is ignored" in caplog.text
     assert list(TARGETS) == ["cpu", "cuda", "interpret"]
 
 
@@ -110,6 +110,24 @@ def test_the_cpu_is_called_after_the_threads_that_it_has_now(data: Path) -> None
         assert device_name("cpu").endswith(", 2 threads")
     finally:
         calibration.torch.set_num_threads(before)
+
+
+def test_plans_are_for_the_threads_that_there_are_now(data: Path) -> None:
+    """Not calibrated: as many cores as threads; one draws its share of the bandwidth and waits for none."""
+    before = calibration.torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 8):
+            calibration.torch.set_num_threads(threads)
+            found.append(machine_of("cpu"))
+            assert found[-1].cores == TARGETS["cpu"].cores == calibration._device("cpu").cores == threads
+    finally:
+        calibration.torch.set_num_threads(before)
+    one, two, eight = found
+    assert two == CPU and one.gathering == 0 and one.launch == CPU.launch - CPU.gathering
+    assert one.memory == pytest.approx(CPU.memory / (CPU.cores * CPU.drawing))
+    assert one.memory < two.memory < eight.memory < 4 * two.memory and eight.near == 4 * two.near
+    assert [m.name for m in found] == ["cpu-avx2-1", "cpu-avx2-2", "cpu-avx2-8"]
 
 
 @pytest.mark.parametrize(("capability", "groups"), [((9, 0), True), ((8, 0), False), ((10, 0), False)])

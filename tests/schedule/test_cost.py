@@ -18,6 +18,7 @@ from cleave.schedule.merging import apart
 from cleave.schedule.room import only_loads, shared_bytes
 from cleave.schedule.select import Ranked, best, choose_parts
 from cleave.schedule.space import tilings
+from cleave.schedule.tiles import Kernel
 
 
 def ranked(name: str, machine: Machine, **sizes: int) -> tuple[tuple[Ranked, ...], dict[Dim, int]]:
@@ -92,6 +93,24 @@ def test_one_row_reads_whole_rows_of_the_weight() -> None:
     halves = next(r for r in found if not r.tiles.splits and r.cost.blocks >= 2)
     assert 1.1 < halves.cost.seconds / found[0].cost.seconds < 1.6
     assert halves.cost.memory > 1.2 * cost_of(first, sizes, CPU, choose_parts(first, sizes, CPU)).memory
+
+
+def test_the_last_block_may_be_short_and_the_others_then_go_on_without_it() -> None:
+    """3072 columns in tiles of 2048: one core reads two thirds, at first with the other one beside it."""
+    found, sizes = ranked("matmul", CPU, M=1, K=256, N=3072)
+    blocks = {t: k for r in found for k in r.tiles.kernels for t in [tile_of(k, "N")] if len(k.grid) == 2}
+    kernel, machine = blocks[1536], replace(CPU, short_run=0.0)
+    grid = tuple(replace(a, tile=2048) if a.index.dim == Atom("N") else a for a in kernel.grid)
+    even = kernel_cost(kernel, sizes, machine, {})
+    uneven = kernel_cost(replace(kernel, grid=grid), sizes, machine, {})
+    assert even.flops == 2 * 256 * 3072 and uneven.flops == 2 * 256 * 4096  # as long as the longest takes
+    assert uneven.memory == pytest.approx(even.memory, rel=0.01)
+    assert uneven.seconds / even.seconds == pytest.approx(1 + (2 - 1) / 3 * (CPU.drawing * 2 - 1), rel=0.05)
+
+
+def tile_of(kernel: Kernel, dim: str) -> int:
+    """The tile of a grid's dim; 0 without it."""
+    return next((a.tile for a in kernel.grid if a.index.dim == Atom(dim)), 0)
 
 
 def test_one_thread_spares_the_meeting_and_draws_less_of_the_memory() -> None:

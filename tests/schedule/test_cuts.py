@@ -115,7 +115,7 @@ def test_an_operand_that_is_converted_is_stored_where_many_tiles_read_it() -> No
     few = planned(CONVERTED, S=16)
     assert "operands" not in few
     cpu = planned(CONVERTED, CPU)
-    assert "operands" not in cpu
+    assert stored(cpu["operands"]) == [["ws_wide"], ["out"]]
 
 
 def test_an_operand_that_is_a_product_is_stored_where_computing_it_again_takes_time() -> None:
@@ -123,6 +123,17 @@ def test_an_operand_that_is_a_product_is_stored_where_computing_it_again_takes_t
     assert stored(many["operands and cut"]) == [["ws_down"], ["out"]]
     few = planned(LOW_RANK, S=16, R=16)
     assert "operands and cut" not in few
+
+
+def test_on_a_cpu_a_product_of_products_may_be_one_kernel_or_two() -> None:
+    """A norm that fits a block stays in it, and what both products make of a row is stored or not."""
+    found = planned(GATED, CPU, S=1, K=1024)
+    assert stored(found["products"]) == [["ws_both"], ["out"]]
+    assert stored(found["one pass"]) == [["out"]]
+    candidate = candidate_of(GATED)
+    sizes = sized(candidate.program, S=1, K=1024, F=2816, N=1024)
+    first = best([candidate], sizes, CPU)[0].tiles
+    assert len([k for k in first.kernels if not k.name.endswith("_merge")]) == 2
 
 
 def test_what_is_read_twice_is_stored_behind_its_last_reader() -> None:

@@ -254,12 +254,33 @@ def test_broken_programs_raise(what: str) -> None:
 
 
 def test_elements_that_nobody_writes_show() -> None:
-    body = "a[n]: f32 = fill 1.0  i[n]: i64 = fill 1  store y[n] = a first(k)  store c[n] = i first(k)"
-    tiles = tiles_of(body, grid="grid(n: N by 4, k: K by 4)", out="y: f32[N]; c: i32[N]")
-    got = call(tiles, k=9)
-    assert got["y"].tolist() == [1.0] * 6 and got["c"].tolist() == [1] * 6
-    missing = call(tiles, k=0)
-    assert np.isnan(missing["y"]).all() and (missing["c"] == np.iinfo(np.int32).min).all()
+    body = "a[m]: f32 = fill 1.0  i[m]: i64 = fill 1  store y[m] = a  store c[m] = i"
+    loop = f"for m: N by 4 from start(n) to end(n) - 1 {{ {body} }}"
+    got = call(tiles_of(loop, out="y: f32[N]; c: i32[N]"))
+    least = np.iinfo(np.int32).min
+    np.testing.assert_array_equal(got["y"], [1, 1, 1, np.nan, 1, np.nan])
+    np.testing.assert_array_equal(got["c"], [1, 1, 1, least, 1, least])
+
+
+@pytest.mark.parametrize("tile", [1, 4])
+def test_the_first_block_is_there_for_what_lacks_an_empty_index(tile: int) -> None:
+    """As in kernels: `y` lacks k and is stored by k's first block; `z` has nothing that could be stored."""
+    body = "a[n]: f32 = fill 1.0  b[n, k]: f32 = load x[n, k]  store y[n] = a first(k)  store z[n, k] = b"
+    tiles = tiles_of(body, grid=f"grid(n: N by 4, k: K by {tile})", out="y: f32[N]; z: f32[N, K]")
+    verify(tiles)
+    for k in (0, 1, 9):
+        got = call(tiles, k=k)
+        assert got["y"].tolist() == [1.0] * 6
+        np.testing.assert_array_equal(got["z"], np.arange(6.0 * k).reshape(6, k))
+
+
+@pytest.mark.parametrize("other", ["", "else 7.0"])
+def test_a_load_at_an_index_without_positions_reads_nothing(other: str) -> None:
+    body = f"b[n]: f32 = load x[n, k] {other}  store z[n, k] = b  store y[n] = b first(k)"
+    tiles = tiles_of(body, grid="grid(n: N by 4, k: K by 1)", out="y: f32[N]; z: f32[N, K]")
+    verify(tiles)
+    assert call(tiles, k=0)["y"].tolist() == [7.0 if other else 0.0] * 6
+    assert call(tiles, k=2)["y"].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
 
 
 def test_workspace_read_before_it_is_written() -> None:

@@ -80,6 +80,15 @@ def test_a_kept_row_limits_its_size() -> None:
     assert limits_of(tilings(graph, sizes, CPU)[0], graph) == {Atom("K"): 128}
 
 
+def test_one_row_offers_every_core_of_a_cpu_columns_of_one_length() -> None:
+    made, sizes = built("matmul", CPU, M=1, K=768, N=3072)
+    tiles = {t.tiles[i] for t in tilings(made, sizes, CPU) for i in t.grid if i.dim == Atom("N")}
+    assert 1536 in tiles
+    made, sizes = built("matmul", CPU, M=1, K=768, N=3001)
+    tiles = {t.tiles[i] for t in tilings(made, sizes, CPU) for i in t.grid if i.dim == Atom("N")}
+    assert 1504 in tiles  # whole vectors
+
+
 def test_spread_gives_to_the_innermost_first() -> None:
     graph, _ = built("attention", CPU, S=64, T=64)
     _, g, s, _ = graph.roots

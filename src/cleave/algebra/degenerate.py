@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cleave.algebra.bodies import Elem, Exp, Factors, Gate, Gen, Indicator, Poly, Run, Shift, Size, unguarded
 from cleave.algebra.emission import signed
 from cleave.algebra.frame import at_axes, plain
+from cleave.algebra.rescaled import tied
 from cleave.ir.ops import Access, Cat, Const, Map, size
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ def settled(assembly: Assembly, view: Reading, part: Access, outside: Factors, i
     waits, `outside`, is NaN then anyway, and where the program guards its shifts."""
     build, site = assembly.build, view.site
     shifts = open_shifts(assembly, inside)
-    tied = all(assembly.tied(site, s) for s in shifts)
-    if not shifts or (tied and _told(assembly, outside, shifts)):
+    every = all(tied(assembly, site, s) for s in shifts)
+    if not shifts or (every and _told(assembly, outside, shifts)):
         return part
     made = part
     values = [assembly.emit.poly(view, signed(s.run)[1]) for s in shifts]
-    if tied or len(shifts) > 1 or any(isinstance(g, Shift) for g, _ in inside):
+    if every or len(shifts) > 1 or any(isinstance(g, Shift) for g, _ in inside):
         for value in values:
             made = build.add(made, build.sub(value, value))
     else:
@@ -140,8 +141,8 @@ def _telling(assembly: Assembly, access: Access) -> set[Access]:
         for _, outside, inside in member.terms:
             hides = any(isinstance(g, Gate) for g, _ in outside)
             if not hides and witness(assembly.build, inside) is None:
-                tied = [s for s in open_shifts(assembly, inside) if assembly.tied(member.site, s)]
-                found |= {_lattice(assembly, s).at(at_axes(access)) for s in tied}
+                own = [s for s in open_shifts(assembly, inside) if tied(assembly, member.site, s)]
+                found |= {_lattice(assembly, s).at(at_axes(access)) for s in own}
     elif isinstance(op, Map) and op.fn in SPREADING:
         for argument in op.args:
             found |= _telling(assembly, argument.at(at_axes(access)))

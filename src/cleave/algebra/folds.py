@@ -17,6 +17,7 @@ from cleave.algebra.frame import Site, stages
 from cleave.algebra.members import Member, member_of
 from cleave.algebra.moments import LATTICE, Moment, State
 from cleave.algebra.pieces import Assembly
+from cleave.algebra.rescaled import rescaled
 from cleave.algebra.support import support_of
 from cleave.errors import Unsupported
 from cleave.ir.candidate import Element, Fold, Refusal, Value
@@ -154,14 +155,14 @@ def _stepped(assembly: Assembly, state: State, old: Moment, new: Moment) -> Node
     piece = assembly.piece(state, new)
     if state.kind in LATTICE:
         return assembly.node(state, build.map(LATTICE[state.kind], assembly.own(state, old), piece))
-    before = assembly.rescaled(state, old, new) if state.rescaled else assembly.own(state, old)
+    before = rescaled(assembly, state, old, new) if state.rescaled else assembly.own(state, old)
     return assembly.node(state, build.map("add", before, piece))
 
 
 def _merged(assembly: Assembly, state: State, a: Moment, b: Moment, both: Moment) -> Node:
     build = Builder(state.dtype)
     if state.rescaled:
-        parts = assembly.rescaled(state, a, both), assembly.rescaled(state, b, both)
+        parts = rescaled(assembly, state, a, both), rescaled(assembly, state, b, both)
     else:
         parts = assembly.own(state, a), assembly.own(state, b)
     return assembly.node(state, build.map(LATTICE.get(state.kind, "add"), *parts))
@@ -246,7 +247,7 @@ def _joined(assembly: Assembly, state: State, each: Moment, whole: Moment) -> No
     build = Builder(state.dtype)
     assert each.part is not None
     kind = state.kind if state.kind in LATTICE else "sum"
-    own = assembly.rescaled(state, each, whole) if state.rescaled else assembly.own(state, each)
+    own = rescaled(assembly, state, each, whole) if state.rescaled else assembly.own(state, each)
     return assembly.node(state, build.reduce(kind, (each.part,), own))
 
 

@@ -22,12 +22,11 @@ from cleave.algebra.bodies import (
     Run,
     Shift,
     Size,
-    rebase,
     unguarded,
 )
 from cleave.algebra.build import Builder
 from cleave.algebra.degenerate import hidden, settled
-from cleave.algebra.emission import Emission, View, each_of, signed
+from cleave.algebra.emission import Emission, View, each_of
 from cleave.algebra.frame import Site, Stage, at_axes, plain
 from cleave.algebra.lattice import Apply, Free, Leaf, Lifted, frees, leaves
 from cleave.algebra.members import Member, closure
@@ -35,7 +34,7 @@ from cleave.algebra.moments import LATTICE, Moment, State, reduced
 from cleave.algebra.rescaling import Same
 from cleave.algebra.support import Zeros
 from cleave.ir.dims import Dim, Index, Join, Part, Term, indices_of, var
-from cleave.ir.ops import Access, Const, Map, Node, Reduce, Scalar, SizeOf, const, input_node, map_node, size
+from cleave.ir.ops import Access, Const, Map, Node, Scalar, SizeOf, const, input_node, map_node, size
 
 
 class Assembly:
@@ -317,89 +316,6 @@ class Assembly:
         above, below = (plain(a) for a in access.node.op.args)
         member = self.members.get(above.node)
         return member is not None and member.kind == "sum" and self._measures(below)
-
-    # ------------------------------------------------------------ rescaling
-
-    def rescaled(self, state: State, old: Moment, new: Moment) -> Access:
-        """A component around the old running values, carried to the new ones."""
-        build, site = self.build, state.site
-        total = build.number(0.0)
-        weight: Access | None = None
-        for coefficient, deltas, exponent, factors in rebase(state.inside):
-            part = self.read(old, site, "sum", factors)
-            for run, power in deltas:
-                part = build.mul(part, build.power(self._delta(site, run, old, new), power))
-            total = build.add(total, build.mul(part, build.number(coefficient)))
-            if exponent and weight is None:
-                weight = self._weight(site, exponent, old, new)
-        if weight is None:
-            return total
-        if self.anchored(site, state.inside):
-            return build.mul(total, weight)
-        nothing = build.map("eq", total, build.number(0.0), dtype="bool")
-        return build.select(nothing, build.number(0.0), build.mul(total, weight))
-
-    def _delta(self, site: Site, run: Poly, old: Moment, new: Moment, raw: bool = False) -> Access:
-        """How much the shift grows from the old moment to the new one."""
-        sign, run = signed(run)
-        before = self.shift_value(old, site, run, raw=raw)
-        after = self.shift_value(new, site, run)
-        if sign > 0 and raw:
-            # A minimum of nothing is inf: less it is -inf, whose exponential is 0.
-            return self.build.add(after, self.build.map("neg", before))
-        return self.build.sub(before, after) if sign < 0 else self.build.sub(after, before)
-
-    def _weight(self, site: Site, exponent: Poly, old: Moment, new: Moment) -> Access:
-        build = self.build
-        total = build.number(0.0)
-        for coefficient, factors in exponent:
-            part = build.number(coefficient)
-            for gen, power in factors:
-                if isinstance(gen, Shift):
-                    raw = self._is_anchor(site, coefficient, factors)
-                    part = build.mul(self._delta(site, gen.run, old, new, raw), part)
-                elif isinstance(gen, Elem):
-                    part = build.mul(part, build.power(plain(gen.access), power))
-                else:
-                    assert isinstance(gen, Size)
-                    part = build.mul(part, build.power(size(gen.dim, build.dtype), power))
-            total = build.add(total, part)
-        return build.map("exp", total)
-
-    def anchored(self, site: Site, inside: Factors) -> bool:
-        """Does a monomial have the exponential of an anchored shift?"""
-        return any(
-            self._is_anchor(site, coefficient, factors)
-            for gen, _ in inside
-            if isinstance(gen, Exp)
-            for coefficient, factors in gen.arg
-        )
-
-    def _is_anchor(self, site: Site, coefficient: Fraction, factors: Factors) -> bool:
-        """Is this term `base - max base` (or `min base - base`)? Then all that was summed while the maximum
-        was -inf is 0, and the plain weight `exp(-inf - u')` is right."""
-        gen = factors[0][0] if len(factors) == 1 else None
-        single = self.lattice_run(gen.run) if isinstance(gen, Shift) else None
-        if not isinstance(gen, Shift) or single is None or not self.tied(site, gen):
-            return False
-        return coefficient * gen.base[0][0] * (1 if single[2] == "max" else -1) >= 0
-
-    def tied(self, site: Site, gen: Shift) -> bool:
-        """Is a shift the difference of a value and its own maximum, or minimum, over all that is summed?"""
-        single = self.lattice_run(gen.run)
-        if single is None or len(gen.base) != 1 or len(gen.base[0][1]) != 1:
-            return False
-        sign, access, _, _ = single
-        base, power = gen.base[0][1][0]
-        if not isinstance(base, Elem) or power != 1 or gen.base[0][0] != -sign:
-            return False
-        op = access.node.op
-        assert isinstance(op, Reduce)
-        if [i.dim for i in op.bound] != [i.dim for i in site.node.bound]:
-            return False
-        where: dict[Index, Term] = at_axes(access)
-        where |= {own: var(mine) for own, mine in zip(op.bound, site.node.bound, strict=True)}
-        return plain(op.arg.at(where)) == plain(base.access)
 
     # ------------------------------------------------------------ elements
 

@@ -20,6 +20,14 @@ constexpr float nan = __builtin_nanf("");
 // A stride that is known to be 1: loops are compiled once for it and once for any stride.
 constexpr std::integral_constant<i64, 1> unit{};
 
+// How many steps a loop has: known to the compiler where strides are 1. Elsewhere it would take short loops of gathers
+// apart, which are no faster for it, and be busy with them for most of its time.
+template <class Stride>
+[[gnu::always_inline]] inline i64 steps(i64 count, Stride) {
+  if constexpr (std::is_same_v<Stride, i64>) asm("" : "+r"(count));
+  return count;
+}
+
 template <class To, class From>
 [[gnu::always_inline]] inline To bits(From x) {
   static_assert(sizeof(To) == sizeof(From));

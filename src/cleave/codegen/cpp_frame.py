@@ -13,6 +13,7 @@ from cleave.codegen.cpp_text import MEMORY_TYPES, Namer, Text, least, minus, plu
 from cleave.codegen.source import Argument
 from cleave.errors import Bug
 from cleave.ir.dims import Atom, Dim, Extent, Index, Inject, Join, Lookup, Part, Parts, Term, Union
+from cleave.schedule.terms import inside
 from cleave.schedule.tiles import (
     AlignBound,
     Bound,
@@ -221,9 +222,21 @@ class Frame:
         limits: list[tuple[Text, Text]] = []
         for dim, term, stride in zip(dims, terms, self.strides(tensor), strict=True):
             position = self.position(term, dim, variable, lookup)
-            limits.append((position, self.size(dim)))
+            if self._may_leave(term, dim):
+                limits.append((position, self.size(dim)))
             offset = plus(offset, times(position, stride))
         return Place(offset, tuple(limits))
+
+    def _may_leave(self, term: Term, dim: Dim) -> bool:
+        """Whether a term may leave an axis over `dim`, for all that is known. The span of an index ends where
+        its own dim does."""
+        known = {d: size for d, size in self.known.items() if isinstance(size, int)}
+        if inside(term, dim, known):
+            return False
+        if not isinstance(term.leaf, Index):
+            return True
+        most, size = self.fixed(term.leaf.dim), self.fixed(dim)
+        return most is None or size is None or most > size
 
     def position(
         self,

@@ -370,7 +370,7 @@ class _Writer:
         text = cpp_math.convert(self.value(tile), tile.dtype, target.dtype)
         text = f".raw = cut_bf16({text})" if tile.dtype == target.dtype == "bf16" else f" = {text}"
         line = f"{self._target(op, statement, place)}{text};"
-        if op.lookups:
+        if op.lookups and place.limits:
             line = f"if ({self._guard(place)}) {line}"
         self.writes.append((len(self.levels) - 1, line))
 
@@ -468,12 +468,17 @@ class _Writer:
         if number + 1 < len(self.levels):
             inner = self.levels[number + 1]
             body = self._level(number + 1)
-            head = loop_head(inner.variable, inner.count)
+            count = inner.count
             if number + 2 < len(self.levels):
-                lines += [f"{head} {{", *indent(body), "}"]
-            elif inner.sums and self._is_quick(inner):
-                lines += self._side_by_side(inner, body)
+                lines += [f"{loop_head(inner.variable, count)} {{", *indent(body), "}"]
+                return [*lines, *level.after]
+            if self.units and isinstance(count, int):
+                count = self.names.name(f"{inner.variable}_steps")
+                lines.append(f"const i64 {count} = steps({inner.count}, {self.units[0]});")
+            if inner.sums and self._is_quick(inner):
+                lines += self._side_by_side(inner, count, body)
             else:
+                head = loop_head(inner.variable, count)
                 lines += [_simd([[s] for s in inner.sums]), f"{head} {{", *indent(body), "}"]
         return [*lines, *level.after]
 
@@ -483,9 +488,9 @@ class _Writer:
             return False
         return not any(re.search(SLOW, line) for line in level.lines)
 
-    def _side_by_side(self, level: Level, body: list[str]) -> list[str]:
-        """The innermost loop with several running values of each of its sums."""
-        variable, count = level.variable, level.count
+    def _side_by_side(self, level: Level, count: Text, body: list[str]) -> list[str]:
+        """The innermost loop, of `count` steps, with several running values of each of its sums."""
+        variable = level.variable
         part, at = self.names.name(f"{variable}_part"), self.names.name(f"{variable}_at")
         more = [[s, *(replace(s, name=self.names.name(f"{s.name}_{n}")) for n in "bcd")] for s in level.sums]
         given = ", ".join(f"{TILE_TYPES[s.dtype]}& {s.name}" for s in level.sums)

@@ -46,6 +46,61 @@ __attribute__((noinline)) void pack_pairs(i64 depth, const B* b, i64 b_k, i64 b_
   }
 }
 
+// The first n of the elements that lie next to each other, at most a vector of them, each in a word's lower half.
+inline u32s halves(const float* p, i64 n) { return reinterpret_cast<u32s>(load_some<float>(p, n)) >> 16; }
+inline u32s halves(const bf16* p, i64 n) {
+  u16s raw{};
+  if (n >= kLanes<float>)
+    __builtin_memcpy(&raw, p, sizeof raw);
+  else
+    copy_some<kLanes<float>>(reinterpret_cast<bf16*>(&raw), p, n);
+  return __builtin_convertvector(raw, u32s);
+}
+
+// A pair as it lies in memory where the elements of a column are next to each other.
+struct Pair {
+  bf16 low, high;
+};
+#if defined(CLEAVE_TRANSPOSES)
+inline float8 load8(const Pair* p) {
+  float8 x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+#endif
+
+// The panel of a second operand: word[k, j] = the pair of k and k + 1 of column j for j < n; beyond, whose sums nobody
+// reads, zero or a column again. Of less than eight lines all eight may be written.
+template <class B>
+__attribute__((noinline)) void pack_pair_panel(i64 depth, const B* b, i64 b_k, i64 b_column, i64 n, u32* word) {
+  constexpr i64 W = kColumns<float>, lanes = kLanes<float>;
+  if (b_column == 1) {
+    for (i64 k = 0; k < depth; k += 2, word += W)
+      for (i64 j = 0; j < W; j += lanes) {
+        const i64 some = least(greatest(n - j, 0), lanes);
+        const u32s low = halves(b + k * b_k + j, some);
+        const u32s high = k + 1 < depth ? halves(b + (k + 1) * b_k + j, some) : u32s{};
+        *reinterpret_cast<u32s_loose*>(word + j) = low | high << 16;
+      }
+    return;
+  }
+#if defined(CLEAVE_TRANSPOSES)
+  if constexpr (std::is_same_v<B, bf16>)
+    if (b_k == 1 && b_column != 1) {
+      const i64 whole = depth / 2;
+      for (i64 j = 0; whole && j < W; j += 8) {
+        const auto column = [&](i64 c) { return reinterpret_cast<const Pair*>(b + least(j + c, n - 1) * b_column); };
+        const Pair* const from[8] = {column(0), column(1), column(2), column(3),
+                                     column(4), column(5), column(6), column(7)};
+        transpose_rows(whole, from, reinterpret_cast<float*>(word) + j, W);
+      }
+      if (depth % 2) pack_pairs(1, b + depth - 1, b_k, b_column, n, W, word + whole * W);
+      return;
+    }
+#endif
+  pack_pairs(depth, b, b_k, b_column, n, W, word);
+}
+
 // c[r, 0:n] (+)= sum over pairs of sliver[k, r] and panel[k, :].
 template <int R>
 __attribute__((noinline)) void pairs_block(i64 pairs, const u32* sliver, const u32* panel, float* c, i64 c_row, i64 n,
@@ -80,7 +135,7 @@ inline void pairs_part(i64 rows, i64 columns, i64 depth, const float* a, i64 a_r
   }
   for (i64 j = 0; j < columns; j += W) {
     const i64 n = least(W, columns - j);
-    pack_pairs(depth, b + j * b_column, b_k, b_column, n, W, room);
+    pack_pair_panel(depth, b + j * b_column, b_k, b_column, n, room);
     const u32* sliver = slivers;
     for (i64 r = 0, count = 0; r < rows; r += count, sliver += count * pairs) {
       count = block_rows(rows - r);

@@ -26,6 +26,17 @@ inline i64 block_rows(i64 left) {
   return left >= 8 && kRows > 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
+// c[r, 0:n] (+)= sum[r] for some rows of two vectors of which the first n elements count.
+template <class V, class T>
+__attribute__((noinline, noclone)) void put_some(i64 rows, const V* sum, T* c, i64 c_row, i64 n, bool add) {
+  constexpr i64 lanes = kLanes<T>;
+  const i64 first = least(n, lanes), second = n - first;
+  for (; rows > 0; --rows, sum += 2, c += c_row) {
+    store_some(c, add ? load_some<T>(c, first) + sum[0] : sum[0], first);
+    if (second) store_some(c + lanes, add ? load_some<T>(c + lanes, second) + sum[1] : sum[1], second);
+  }
+}
+
 // c[r, 0:n] (+)= sum[r] for R rows.
 template <int R, class V, class T>
 inline __attribute__((always_inline)) void put_block(const V (&sum)[R][2], T* c, i64 c_row, i64 n, bool add) {
@@ -39,16 +50,13 @@ inline __attribute__((always_inline)) void put_block(const V (&sum)[R][2], T* c,
     }
     return;
   }
+  V rows[R][2];
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    T row[kColumns<T>];
-    reinterpret_cast<L*>(row)[0] = sum[r][0];
-    reinterpret_cast<L*>(row)[1] = sum[r][1];
-    for (i64 j = 0; j < n; ++j) c[r * c_row + j] = add ? c[r * c_row + j] + row[j] : row[j];
-  }
+  for (int r = 0; r < R; ++r) rows[r][0] = sum[r][0], rows[r][1] = sum[r][1];
+  put_some(R, &rows[0][0], c, c_row, n, add);
 }
 
-// c[r, 0:n] (+)= sum_k a[r, k] * panel[k, :] for R rows; the panel is dense with kColumns columns, zero beyond n.
+// c[r, 0:n] (+)= sum_k a[r, k] * panel[k, :] for R rows; the panel is dense with kColumns columns.
 // `fills`: it is made of the lines of b on the way.
 template <int R, bool fills, class T, class B>
 __attribute__((noinline)) void product_block(i64 depth, const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k, T* panel,
@@ -99,55 +107,85 @@ inline void product_block(i64 rows, i64 depth, const T* a, i64 a_row, i64 a_k, c
   });
 }
 
-// panel[k, j] = b[k, j] for j < n, zero beyond.
+#if defined(CLEAVE_TRANSPOSES)
+// to[k, j] = from[j][k] for 8 rows and all of the depth. The last 8 of k are done whole, some of them again: a depth
+// that 8 does not divide has no other end. Of less than 8 there are zeros beyond.
+template <class B>
+inline void transpose_rows(i64 depth, const B* const (&from)[8], float* to, i64 to_row) {
+  if (depth < 8) {
+    B rows[8][8] = {};
+    for (int j = 0; j < 8; ++j) copy_some<8>(rows[j], from[j], depth);
+    return transpose8(&rows[0][0], 8, to, to_row);
+  }
+  for (i64 k = 0; k < depth; k += 8) {
+    k = least(k, depth - 8);
+    const B* const at[8] = {from[0] + k, from[1] + k, from[2] + k, from[3] + k,
+                            from[4] + k, from[5] + k, from[6] + k, from[7] + k};
+    transpose8(at, to + k * to_row, to_row);
+  }
+}
+
+// panel[k, j] = b[k, j] for j < n, where the elements of a column lie next to each other; anything beyond.
+template <class B>
+inline void pack_turned(i64 depth, const B* b, i64 b_column, i64 n, float* panel) {
+  constexpr i64 W = kColumns<float>;
+  for (i64 j = 0; j < W; j += 8) {
+    const auto column = [&](i64 c) { return b + least(j + c, n - 1) * b_column; };
+    const B* const from[8] = {column(0), column(1), column(2), column(3), column(4), column(5), column(6), column(7)};
+    transpose_rows(depth, from, panel + j, W);
+  }
+}
+#endif
+
+// panel[k, j] = b[k, j] for j < n; beyond, whose sums nobody reads, zero or a column again. Of less than eight lines
+// all eight may be written.
 template <class T, class B>
 __attribute__((noinline)) void pack_panel(i64 depth, const B* b, i64 b_k, i64 b_column, i64 n, T* panel) {
-  constexpr i64 W = kColumns<T>;
-  i64 j0 = 0;
-#if defined(CLEAVE_TRANSPOSES)
-  if constexpr (std::is_same_v<T, float> && !std::is_same_v<B, double>) {
-    if (b_k == 1) {
-      for (; j0 + 8 <= n; j0 += 8) {
-        const B* from = b + j0 * b_column;
-        i64 k = 0;
-        for (; k + 8 <= depth; k += 8) transpose8(from + k, b_column, panel + k * W + j0, W);
-        for (; k < depth; ++k)
-          for (i64 j = 0; j < 8; ++j) panel[k * W + j0 + j] = T(from[k + j * b_column]);
-      }
-      if (j0 == W) return;
+  using V = typename Vector<T>::type;
+  constexpr i64 W = kColumns<T>, lanes = kLanes<T>;
+  if (b_column == 1) {
+    for (i64 k = 0; k < depth; ++k, b += b_k, panel += W) {
+      *reinterpret_cast<V*>(panel) = load_some<T>(b, n);
+      *reinterpret_cast<V*>(panel + lanes) = n > lanes ? load_some<T>(b + lanes, n - lanes) : V{};
     }
+    return;
   }
+#if defined(CLEAVE_TRANSPOSES)
+  if constexpr (std::is_same_v<T, float> && !std::is_same_v<B, double>)
+    if (b_k == 1) return pack_turned(depth, b, b_column, n, panel);
 #endif
   for (i64 k = 0; k < depth; ++k) {
-    for (i64 j = j0; j < n; ++j) panel[k * W + j] = T(b[k * b_k + j * b_column]);
+    for (i64 j = 0; j < n; ++j) panel[k * W + j] = T(b[k * b_k + j * b_column]);
     for (i64 j = n; j < W; ++j) panel[k * W + j] = T(0);
   }
 }
 
-// The first operand in the order of reading: register block by register block, sliver[k, r]. Eight elements more
-// than that may be written.
+// The first operand in the order of reading: register block by register block, sliver[k, r], as long as blocks have
+// all of their rows. Eight elements more than that may be written.
 template <class T>
 __attribute__((noinline)) void pack_slivers(i64 rows, i64 depth, const T* a, i64 a_row, i64 a_k, T* sliver) {
-  for (i64 r = 0, count = 0; r < rows; r += count, sliver += count * depth) {
-    count = block_rows(rows - r);
+  for (i64 r = 0; block_rows(rows - r) == kRows; r += kRows, sliver += kRows * depth) {
     const T* const first = a + r * a_row;
-    i64 k = 0;
 #if defined(CLEAVE_TRANSPOSES)
     if constexpr (std::is_same_v<T, float>) {
-      if (a_k == 1 && count == kRows) {
+      if (a_k == 1 && depth >= 8) {
         // Of six rows the last two that are written belong to the next k, which is written after this one.
         const auto row = [&](i64 n) { return first + least(n, rows - r - 1) * a_row; };
-        const T* from[8] = {row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)};
-        for (; k + 8 <= depth; k += 8) {
-          transpose8(from, sliver + k * kRows, kRows);
-          if constexpr (kRows > 8) transpose8(first + (kRows - 8) * a_row + k, a_row, sliver + (k + 1) * kRows - 8, kRows);
-          for (const T*& each : from) each += 8;
+        const T* const from[8] = {row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)};
+        for (i64 k = 0; k < depth; k += 8) {
+          k = least(k, depth - 8);
+          const T* const at[8] = {from[0] + k, from[1] + k, from[2] + k, from[3] + k,
+                                  from[4] + k, from[5] + k, from[6] + k, from[7] + k};
+          transpose8(at, sliver + k * kRows, kRows);
+          if constexpr (kRows > 8)
+            transpose8(first + (kRows - 8) * a_row + k, a_row, sliver + (k + 1) * kRows - 8, kRows);
         }
+        continue;
       }
     }
 #endif
-    for (; k < depth; ++k)
-      for (i64 i = 0; i < count; ++i) sliver[k * count + i] = first[i * a_row + k * a_k];
+    for (i64 k = 0; k < depth; ++k)
+      for (i64 i = 0; i < kRows; ++i) sliver[k * kRows + i] = first[i * a_row + k * a_k];
   }
 }
 
@@ -181,8 +219,9 @@ __attribute__((noinline, noclone)) void product_part(i64 rows, i64 columns, i64 
     i64 asked = 0;
     for (i64 r = 0, count = 0; r < rows; r += count, sliver += count * depth) {
       count = block_rows(rows - r);
-      const T* const own = in_order ? sliver : a + r * a_row;
-      const i64 own_row = in_order ? 1 : a_row, own_k = in_order ? count : a_k;
+      const bool ordered = in_order && count == kRows;  // the last few rows are read as they lie
+      const T* const own = ordered ? sliver : a + r * a_row;
+      const i64 own_row = ordered ? 1 : a_row, own_k = ordered ? kRows : a_k;
       if (fills && r == 0)
         product_block<true>(count, depth, own, own_row, own_k, from, b_k, room, c + j, c_row, n, add);
       else {
@@ -206,13 +245,17 @@ inline void turn_back(i64 rows, i64 columns, const float* turned, float* c, i64 
       transpose8(turned + j * W + i, W, block, 8);
       float* const out = c + i * c_row + j;
       const i64 height = least(8, rows - i), width = least(8, columns - j);
-      if (width == 8)
-        for (i64 y = 0; y < height; ++y)
-          *reinterpret_cast<float8_loose*>(out + y * c_row) =
-              add ? load8(out + y * c_row) + load8(block + 8 * y) : load8(block + 8 * y);
-      else
-        for (i64 y = 0; y < height; ++y)
-          for (i64 x = 0; x < width; ++x) out[y * c_row + x] = block[8 * y + x] + (add ? out[y * c_row + x] : 0);
+      for (i64 y = 0; y < height; ++y) {
+        float* const line = out + y * c_row;
+        if (width == 8) {
+          *reinterpret_cast<float8_loose*>(line) = add ? load8(line) + load8(block + 8 * y) : load8(block + 8 * y);
+          continue;
+        }
+        float row[8] = {};
+        if (add) copy_some<8>(row, line, width);
+        *reinterpret_cast<float8_loose*>(row) = load8(row) + load8(block + 8 * y);
+        copy_some<8>(line, row, width);
+      }
     }
 }
 

@@ -66,19 +66,23 @@ inline __attribute__((always_inline)) void add_lines(i64 count, const T* a, i64 
   }
 }
 
-// The same line by line, for what is left over at an edge: one loop that serves all edges compiles in no time.
+// The same vector by vector, the last of which may be a part of one, for what is left over at an edge: one loop that
+// serves all edges compiles in no time.
 template <class T, class B>
 __attribute__((noinline, noclone)) void add_edge(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, i64 a_k,
                                                  const B* b, i64 b_k, T* c, i64 c_row) {
-  for (i64 r = 0; r < rows; ++r)
-    for (i64 k = 0; k < depth; ++k) {
-      const T x = a[r * a_row + k * a_k];
-#pragma omp simd
-      for (i64 j = 0; j < columns; ++j) c[r * c_row + j] = fma(x, T(b[k * b_k + j]), c[r * c_row + j]);
+  using V = typename Vector<T>::type;
+  for (i64 j = 0; j < columns; j += kLanes<T>) {
+    const i64 n = least(kLanes<T>, columns - j);
+    for (i64 r = 0; r < rows; ++r) {
+      V sum = load_some<T>(c + r * c_row + j, n);
+      for (i64 k = 0; k < depth; ++k) sum = fused(a[r * a_row + k * a_k] - V{}, load_some<T>(b + k * b_k + j, n), sum);
+      store_some(c + r * c_row + j, sum, n);
     }
+  }
 }
 
-// K lines over all columns: blocks of vectors, single vectors, and what is left. At the end of a run the start of the
+// K lines over all columns: blocks of vectors, and what is left. At the end of a run the start of the
 // next K lines is asked for, which no processor guesses.
 template <int R, int J, int K, class T, class B>
 inline void add_some_lines(i64 columns, const T* a, i64 a_row, i64 a_k, const B* b, i64 b_k, T* c, i64 c_row) {
@@ -90,9 +94,7 @@ inline void add_some_lines(i64 columns, const T* a, i64 a_row, i64 a_k, const B*
     n = stop;
   }
   if (whole == columns) return;
-  const i64 vectors = columns / lanes * lanes;
-  add_lines<R, 1, K>((vectors - whole) / lanes, a, a_row, a_k, b + whole, b_k, c + whole, c_row, K * b_k);
-  add_edge(R, columns - vectors, K, a, a_row, a_k, b + vectors, b_k, c + vectors, c_row);
+  add_edge(R, columns - whole, K, a, a_row, a_k, b + whole, b_k, c + whole, c_row);
 }
 
 // The same where the elements of a column of b, and those of a row of a, are next to each other: dot products
@@ -109,25 +111,27 @@ inline void add_dots(i64 depth, const T* a, i64 a_row, const B* b, i64 b_column,
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) sum[p][r][n] = V{};
-  const auto step = [&](i64 k, int p) __attribute__((always_inline)) {
+  const auto step = [&](i64 k, int p, const auto& load) __attribute__((always_inline)) {
     V x[R];
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) x[r] = load_lanes<T>(a + r * a_row + k);
+    for (int r = 0; r < R; ++r) x[r] = load(a + r * a_row + k);
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       if (R > 1 && p % (64 / int(lanes * sizeof(B))) == 0) __builtin_prefetch(b + (n + N) * b_column + k);
-      const V y = load_lanes<T>(b + n * b_column + k);
+      const V y = load(b + n * b_column + k);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[p][r][n] = fused(x[r], y, sum[p][r][n]);
     }
   };
+  const auto whole = [](const auto* p) __attribute__((always_inline)) { return load_lanes<T>(p); };
   i64 k = 0;
   for (; k + P * lanes <= depth; k += P * lanes) {
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) step(k + p * lanes, p);
+    for (int p = 0; p < P; ++p) step(k + p * lanes, p, whole);
   }
-  for (; k + lanes <= depth; k += lanes) step(k, 0);
-  T total[R][N];
+  for (; k + lanes <= depth; k += lanes) step(k, 0, whole);
+  const i64 rest = depth - k;
+  if (rest) step(k, 0, [rest](const auto* p) { return part_of<T>(p, rest); });
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -135,27 +139,17 @@ inline void add_dots(i64 depth, const T* a, i64 a_row, const B* b, i64 b_column,
       V all = sum[0][r][n];
 #pragma GCC unroll 8
       for (int p = 1; p < P; ++p) all += sum[p][r][n];
-      total[r][n] = sum_of_lanes(all);
-    }
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) {
-      for (i64 rest = k; rest < depth; ++rest)
-        total[r][n] = fma(a[r * a_row + rest], T(b[n * b_column + rest]), total[r][n]);
-      c[r * c_row + n] += total[r][n];
+      c[r * c_row + n] += sum_of_lanes(all);
     }
 }
 
-// The same for the columns that are left.
+// The same for the columns that are left, one by one.
 template <class T, class B>
 __attribute__((noinline, noclone)) void add_rest(i64 rows, i64 columns, i64 depth, const T* a, i64 a_row, const B* b,
                                                  i64 b_column, T* c, i64 c_row) {
   for (i64 j = 0; j < columns; ++j)
-    for (i64 r = 0; r < rows; ++r) {
-      T total = 0;
-#pragma omp simd reduction(+ : total)
-      for (i64 k = 0; k < depth; ++k) total = fma(a[r * a_row + k], T(b[j * b_column + k]), total);
-      c[r * c_row + j] += total;
-    }
+    for (i64 r = 0; r < rows; ++r)
+      add_dots<1, 1>(depth, a + r * a_row, a_row, b + j * b_column, b_column, c + r * c_row + j, c_row);
 }
 
 // c[i, j] += sum_k a[i, k] * b[k, j] for R rows. No element of b is read twice, and nothing is packed.

@@ -104,6 +104,86 @@ inline typename Vector<T>::type load_lanes(const B* p) {
   }
 }
 
+// ------------------------------------------------------------------ parts of vectors
+
+// The first n < most elements in pieces of 8, 4, 2 and 1: no loop over single ones.
+template <int most, class B>
+inline void copy_some(B* to, const B* from, i64 n) {
+  if constexpr (most > 1) {
+    constexpr int piece = most / 2;
+    if (n & piece) __builtin_memcpy(to, from, piece * sizeof(B)), to += piece, from += piece;
+    copy_some<piece>(to, from, n);
+  }
+}
+
+#if defined(__AVX__) && defined(__GNUC__) && !defined(__clang__)
+#define CLEAVE_MASKS 1  // instructions that leave what is behind the first n elements alone
+typedef i32 i32x8 __attribute__((vector_size(32)));
+typedef long long i64x4 __attribute__((vector_size(32)));
+#if !defined(__AVX512F__)
+inline i32x8 first_of(i64 n, float) { return i32x8{0, 1, 2, 3, 4, 5, 6, 7} < i32(n); }
+inline i64x4 first_of(i64 n, double) { return i64x4{0, 1, 2, 3} < (long long)(n); }
+#endif
+#endif
+
+// The first n < kLanes<T> elements that lie next to each other, as T, and zero beyond; what is behind them is not
+// touched.
+template <class T, class B>
+inline typename Vector<T>::type part_of(const B* p, i64 n) {
+  using V = typename Vector<T>::type;
+#if defined(CLEAVE_MASKS)
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<B, float>) {
+#if defined(__AVX512F__)
+    return __builtin_ia32_loadups512_mask(p, V{}, u16((1u << n) - 1));
+#else
+    return __builtin_ia32_maskloadps256(reinterpret_cast<const V*>(p), first_of(n, T()));
+#endif
+  }
+  if constexpr (std::is_same_v<T, double> && std::is_same_v<B, double>) {
+#if defined(__AVX512F__)
+    return __builtin_ia32_loadupd512_mask(p, V{}, u8((1u << n) - 1));
+#else
+    return __builtin_ia32_maskloadpd256(reinterpret_cast<const V*>(p), first_of(n, T()));
+#endif
+  }
+#endif
+  B row[kLanes<T>] = {};
+  copy_some<kLanes<T>>(row, p, n);
+  return load_lanes<T>(row);
+}
+
+// The same, or all of a vector.
+template <class T, class B>
+inline typename Vector<T>::type load_some(const B* p, i64 n) {
+  return n < kLanes<T> ? part_of<T>(p, n) : load_lanes<T>(p);
+}
+
+// The first n elements of x to where they lie next to each other.
+template <class T>
+inline void store_some(T* p, typename Vector<T>::type x, i64 n) {
+  using V = typename Vector<T>::type;
+  using L = typename Vector<T>::loose;
+  if (n >= kLanes<T>) {
+    *reinterpret_cast<L*>(p) = x;
+    return;
+  }
+#if defined(CLEAVE_MASKS) && defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    __builtin_ia32_storeups512_mask(p, x, u16((1u << n) - 1));
+  else
+    __builtin_ia32_storeupd512_mask(p, x, u8((1u << n) - 1));
+#elif defined(CLEAVE_MASKS)
+  if constexpr (sizeof(T) == 4)
+    __builtin_ia32_maskstoreps256(reinterpret_cast<V*>(p), first_of(n, T()), x);
+  else
+    __builtin_ia32_maskstorepd256(reinterpret_cast<V*>(p), first_of(n, T()), x);
+#else
+  T row[kLanes<T>];
+  *reinterpret_cast<L*>(row) = x;
+  copy_some<kLanes<T>>(p, row, n);
+#endif
+}
+
 template <class V>
 inline auto sum_of_lanes(V x) {
   auto sum = x[0];
@@ -123,7 +203,6 @@ typedef u32 u32x8 __attribute__((vector_size(32)));
 #if defined(__clang__) || __GNUC__ >= 12
 #define CLEAVE_PICK(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
 #else
-typedef i32 i32x8 __attribute__((vector_size(32)));
 #define CLEAVE_PICK(x, y, ...) __builtin_shuffle(x, y, i32x8{__VA_ARGS__})
 #endif
 

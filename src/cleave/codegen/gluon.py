@@ -10,7 +10,7 @@ of this form.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from cleave.codegen.gluon_body import Rows
@@ -42,10 +42,11 @@ from cleave.codegen.triton_grid import (
 from cleave.codegen.triton_maps import HELPERS, TYPES
 from cleave.codegen.triton_scope import Parameters, Scope, bracketed
 from cleave.codegen.triton_text import Line, Lines, Names, Nested, prune, render, words_of
-from cleave.codegen.triton_tiles import Span, firsts_of, plan_lanes
+from cleave.codegen.triton_tiles import Span, plan_lanes
 from cleave.errors import Infeasible
 from cleave.ir.dims import Index
 from cleave.schedule.tiles import ContractTile, Kernel, Load, Loop, Statement, TileProgram
+from cleave.schedule.walks import firsts_of
 
 RESERVED = (
     *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows", "anew"),
@@ -59,6 +60,45 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     if kernel.groups not in REGISTERS:
         raise Infeasible(f"kernel {kernel.name} asks for {kernel.groups} warp groups")
     names = Names([*HELPERS, *RESERVED, name, f"{name}_rows", f"{name}_copies"])
+    made = _bodies(tp, kernel, names)
+    words = {word for line in (*made.computing, *made.copying) for word in words_of(line)}
+    found = [a for a in made.params.arguments.values() if a.name in words]
+    arguments = tuple(sorted(found, key=lambda a: KINDS.index(a.kind)))
+    dynamic = takes_index(arguments)
+    given = [a.name for a in arguments] + _rooms(made)
+    last = ["INDEX"] if dynamic else []
+    head = typed_strides(arguments)
+    computing = [*head, *typed_pid(made.computing, dynamic, tp)]
+    copying = [*head, *typed_pid(made.copying, dynamic, tp)]
+    signed = signature(name, arguments, kernel, made.params, dynamic)
+    parts = [
+        *_function(f"{name}_rows", given, [*last, "group"], computing),
+        *_function(f"{name}_copies", given, last, copying),
+        *[line.replace("@triton.jit", "@gluon.jit") for line in signed],
+        *[f"    # {text}" for text in comments_of(kernel, made.params)],
+        *_main(name, made.groups, made.rings, made.rows, [*given, *last]),
+    ]
+    text = translated("\n".join(["", *parts, ""]))
+    depth, once = depths_of(made.rings, made.rows.memory.scratch_bytes(), made.groups, kernel.stages)
+    text = text.replace(DEPTH, str(depth)).replace(ONCE, str(once if made.goes_on else 1))
+    return text, arguments, made.goes_on
+
+
+@dataclass(frozen=True, slots=True)
+class _Bodies:
+    """The lines of a warp group's function and of the copying warp's, and what was found in writing them."""
+
+    params: Parameters
+    groups: Groups
+    rows: Rows
+    rings: list[Ring]
+    goes_on: bool
+    computing: list[str]
+    copying: list[str]
+
+
+def _bodies(tp: TileProgram, kernel: Kernel, names: Names) -> _Bodies:
+    """Write what a warp group does, then the copies that it turned out to wait for."""
     index_names = index_names_of(kernel, names)
     params = Parameters(tp, kernel, names)
     params.described = True
@@ -67,7 +107,7 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     lanes = replace(lanes, exact=frozenset({groups.rows, *groups.pieces}))
     copies = Copies(names, groups, _ordinals(kernel.body))
     rows = Rows(groups, copies)
-    rows.products, rows.stages = _products(kernel.body), kernel.stages
+    rows.memory.products, rows.stages = _products(kernel.body), kernel.stages
     scope = RowScope(params, lanes, index_names, names.inner())
     scope.groups = groups
     decode(scope, kernel)
@@ -81,31 +121,15 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     decode(outer, kernel)
     _Copying(copies, groups).write(outer, kernel.body)
     copying = _whole(outer, kernel, goes_on, _counters(rows, rings), [])
-    depth, once = depths_of(rings, rows.scratch_bytes(), groups, kernel.stages)
-    words = {word for line in (*computing, *copying) for word in words_of(line)}
-    found = [a for a in params.arguments.values() if a.name in words]
-    arguments = tuple(sorted(found, key=lambda a: KINDS.index(a.kind)))
-    dynamic = takes_index(arguments)
-    given = [a.name for a in arguments]
-    rooms = [room for ring in rings for room in (ring.name, *_barriers(ring))] + list(rows.scratch)
-    rooms += ["turns"] if rows.turns else []
-    rooms += ["given_full", "given_free"] if rows.gives else []
-    last = ["INDEX"] if dynamic else []
-    head = typed_strides(arguments)
-    parts = [
-        *_function(
-            f"{name}_rows", [*given, *rooms], [*last, "group"], [*head, *typed_pid(computing, dynamic, tp)]
-        ),
-        *_function(f"{name}_copies", [*given, *rooms], last, [*head, *typed_pid(copying, dynamic, tp)]),
-        *[
-            line.replace("@triton.jit", "@gluon.jit")
-            for line in signature(name, arguments, kernel, params, dynamic)
-        ],
-        *[f"    # {text}" for text in comments_of(kernel, params)],
-        *_main(name, groups, rings, rows, [*given, *rooms, *last]),
-    ]
-    text = translated("\n".join(["", *parts, ""]))
-    return text.replace(DEPTH, str(depth)).replace(ONCE, str(once if goes_on else 1)), arguments, goes_on
+    return _Bodies(params, groups, rows, rings, goes_on, computing, copying)
+
+
+def _rooms(made: _Bodies) -> list[str]:
+    """The names of the shared memory that both functions are given."""
+    rooms = [room for ring in made.rings for room in (ring.name, *_barriers(ring))]
+    rooms += made.rows.memory.scratch
+    rooms += ["turns"] if made.rows.turns else []
+    return rooms + (["given_full", "given_free"] if made.rows.gives else [])
 
 
 def _products(body: Sequence[Statement]) -> dict[str, int]:
@@ -197,7 +221,7 @@ def _main(name: str, groups: Groups, rings: Sequence[Ring], rows: Rows, given: S
             lines.append(f"    {barrier} = gl.allocate_shared_memory(gl.int64, [{turns}, 1], {layout})")
             inits.append(f"    for slot in gl.static_range({turns}):")
             inits.append(f"        mbarrier.init({barrier}.index(slot), count={arrivals})")
-    for buffer, (shape, dtype, layout, count) in rows.scratch.items():
+    for buffer, (shape, dtype, layout, count) in rows.memory.scratch.items():
         sizes = ", ".join(map(str, (count, *shape)))
         lines.append(f"    {buffer} = gl.allocate_shared_memory({TYPES[dtype]}, [{sizes}], {layout})")
     if rows.turns:

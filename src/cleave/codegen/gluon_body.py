@@ -6,34 +6,29 @@ says when.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from cleave.codegen.gluon_divided import by_reciprocal
 from cleave.codegen.gluon_loops import write_loop
+from cleave.codegen.gluon_memory import GroupMemory, Held
 from cleave.codegen.gluon_plan import (
     FLUSHING,
     PIECE,
     Copies,
     Groups,
-    Ring,
     RowScope,
-    fits_beside,
 )
 from cleave.codegen.gluon_stores import store_rows
 from cleave.codegen.gluon_text import LEAN_OF
 from cleave.codegen.triton_body import Body, fused_dots
 from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
-from cleave.codegen.triton_memory import load
 from cleave.codegen.triton_scope import Scope
 from cleave.codegen.triton_text import Line, Nested
 from cleave.codegen.triton_tiles import Roles, Tile, roles_of, uses_of
 from cleave.errors import Infeasible
 from cleave.ir.dims import Index
 from cleave.knobs import knobs
-from cleave.schedule.machine import width
 from cleave.schedule.tiles import (
     Carry,
     Compute,
@@ -44,26 +39,6 @@ from cleave.schedule.tiles import (
     Statement,
     Store,
 )
-
-WIDE_OPERAND = 256
-"""Columns."""
-
-
-@dataclass(slots=True)
-class Held:
-    """A tile in shared memory: its matrix as text, the lanes in memory order, the barrier line to wait on
-    before the first use, the line that frees the slot, and how many uses are left before that, `products` of
-    them as operands."""
-
-    text: str
-    order: tuple[int, ...]
-    tile: Tile
-    wait: str = ""
-    free: str = ""
-    uses: int = 0
-    products: int = 0
-    slot: str = ""
-    """The number of its place in its buffer, where it stays there while loops run."""
 
 
 @dataclass(slots=True)
@@ -80,18 +55,14 @@ class Rows(Body):
     def __init__(self, groups: Groups, copies: Copies) -> None:
         super().__init__("")
         self.groups, self.copies = groups, copies
-        self.held: dict[str, Held] = {}
-        self.scratch: dict[str, tuple[tuple[int, ...], str, str, int]] = {}
+        self.memory = GroupMemory(groups, copies)
         self.places: dict[tuple[tuple[int, ...], str], list[str]] = {}
         """Of the scratch: where groups give each other blocks, by shape and dtype."""
         self.gives = False
         self.stored = False
         self.depth = 0
         self.stages = 0
-        self.products: dict[str, int] = {}
         self.turns = False
-        self.last: dict[str, str] = {}
-        """Of tiles that come once for each tile of the grid: the lines that free them."""
 
     # ------------------------------------------------------------ values
 
@@ -111,7 +82,7 @@ class Rows(Body):
                     self.read(scope, statement.init)
                     self.carry(scope, statement)
                 case Load():
-                    self.fetch(scope, statement, counts.get(statement.out, 0))
+                    self.memory.fetch(scope, statement, counts.get(statement.out, 0), once=self.depth == 0)
                 case ContractTile() if statement.out in fused and self.roles(scope, statement):
                     waiting[statement.out] = statement
                 case Compute(out, _, _, _, args) if any(a in waiting for a in args):
@@ -122,78 +93,13 @@ class Rows(Body):
                 case _:
                     scope.values[statement.out] = self.tile(scope, statement)
             if self.depth == 0 and not waiting:
-                self.release(scope, [name for name in self.last if ends[name] <= place])
-
-    def release(self, scope: Scope, names: Sequence[str]) -> None:
-        """Free tiles that came once for this tile of the grid."""
-        for name in names:
-            scope.lines.append(Line("fence_async_shared()"))
-            scope.lines.append(Line(self.last.pop(name)))
-
-    def fetch(self, scope: RowScope, statement: Load, uses: int) -> None:
-        """A load: from the ring that the copying warp fills, or by the group itself."""
-        ring = self.copies.ring_of(scope, statement, once=self.depth == 0) if uses else None
-        if ring is None:
-            scope.values[statement.out] = load(scope, statement)
-            return
-        slot, phase = f"{ring.name}_slot", f"{ring.name}_phase"
-        scope.lines.append(Line(f"{slot} = {ring.name}_at % {ring.turns}", slot))
-        scope.lines.append(Line(f"{phase} = {ring.name}_at // {ring.turns} & 1", phase))
-        scope.lines.append(Line(f"{ring.name}_at += 1"))
-        self.hold(scope, statement, ring, slot, phase, uses)
-        if ring.once:
-            self.await_tile(scope, statement.out)
-            held = self.held[statement.out]
-            self.last[statement.out], held.free = held.free, ""
-            held.slot = slot
-
-    def hold(self, scope: RowScope, statement: Load, ring: Ring, slot: str, phase: str, uses: int) -> None:
-        """A tile that a ring's slot holds, or will hold."""
-        lanes = tuple(sorted(ring.order))
-        made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in lanes)
-        tensor = scope.params.tensors[statement.tensor]
-        box = [i for i in (term.variable for term in statement.terms) if i is not None]
-        ends = ((i, scope.spans[i], scope.params.size(i.dim)) for i in box)
-        zero = frozenset(i for i, span, size in ends if span.full or span.limit == size)
-        tile = Tile("", tensor.dtype, statement.axes, lanes, made, zero)
-        wait = f"mbarrier.wait({ring.name}_full.index({slot}), {phase})"
-        free = f"mbarrier.arrive({ring.name}_free.index({slot}), count=1)"
-        self.held[statement.out] = Held(
-            ring.buffer(slot, self.groups.count),
-            ring.order,
-            tile,
-            wait,
-            free,
-            uses,
-            min(uses, self.products.get(statement.out, 0)),
-        )
-        scope.values[statement.out] = tile
-
-    def await_tile(self, scope: Scope, name: str) -> None:
-        """Wait for a tile in shared memory, once."""
-        held = self.held[name]
-        if held.wait:
-            scope.lines.append(Line(held.wait))
-            held.wait = ""
-
-    def used(self, scope: Scope, name: str, times: int, *, loaded: bool = False) -> None:
-        """A tile in shared memory was read; behind its last use its slot is free. One that was `loaded` into
-        registers is fenced from the copy that comes next."""
-        held = self.held.get(name)
-        if held is None:
-            return
-        held.uses -= times
-        if held.uses <= 0 and held.free:
-            if loaded:
-                scope.lines.append(Line("fence_async_shared()"))
-            scope.lines.append(Line(held.free))
-            held.free = ""
+                self.memory.release(scope, [name for name in self.memory.last if ends[name] <= place])
 
     def read(self, scope: Scope, *names: str) -> None:
         """Bring values that lie in shared memory into registers."""
         assert isinstance(scope, RowScope)
         for name in names:
-            held = self.held.get(name)
+            held = self.memory.held.get(name)
             if held is None or scope.values[name].text:
                 continue
             rows = self.groups.rows
@@ -201,12 +107,12 @@ class Rows(Body):
                 raise Infeasible(f"{name} lies in pieces and is used outside of products")
             if rows not in held.order:
                 raise Infeasible(f"{name} has no rows and is used outside of products")
-            self.await_tile(scope, name)
+            self.memory.await_tile(scope, name)
             other = next(lane for lane in held.order if lane != rows)
             text = scope.matrix(held.text, held.order, rows, other)
             own = scope.line(name, f"{text}.load({scope.layout(held.tile.lanes)})")
             scope.values[name] = replace(held.tile, text=own)
-            self.used(scope, name, max(1, held.uses - held.products), loaded=True)
+            self.memory.used(scope, name, max(1, held.uses - held.products), loaded=True)
 
     def tile(self, scope: Scope, statement: Statement) -> Tile:  # pyright: ignore[reportIncompatibleMethodOverride]
         match statement:
@@ -334,7 +240,7 @@ class Rows(Body):
         text = f"{names} = warpgroup_mma_wait({behind}, deps=[{names}])"
         scope.lines.append(Line(text))
         for name in [name for r in running for name in r.reads]:
-            self.used(scope, name, 1)
+            self.memory.used(scope, name, 1)
 
     def operands(self, scope: RowScope, statement: ContractTile, roles: Roles) -> tuple[str, str, list[str]]:
         """Both operands of a product as text, and the names of those in shared memory."""
@@ -351,9 +257,10 @@ class Rows(Body):
         b = self.right(scope, statement, roles, right)
         columns = scope.lengths([roles.n])[0]
         masks = [i for i in statement.over if i not in scope.values[left].zero]
-        if left in self.held and not scope.values[left].text and not scope.mask(masks, (roles.m, roles.k)):
-            self.await_tile(scope, left)
-            a = scope.matrix(self.held[left].text, self.held[left].order, roles.m)
+        held = self.memory.held.get(left)
+        if held and not scope.values[left].text and not scope.mask(masks, (roles.m, roles.k)):
+            self.memory.await_tile(scope, left)
+            a = scope.matrix(held.text, held.order, roles.m)
             return a, b, [left, right]
         if roles.k in self.groups.split:
             raise Infeasible(f"{statement.out} sums columns of which a group has a part in its registers")
@@ -363,13 +270,14 @@ class Rows(Body):
 
     def right(self, scope: RowScope, statement: ContractTile, roles: Roles, name: str) -> str:
         """The right operand of a product, once it is there."""
-        if name not in self.held:
+        held = self.memory.held.get(name)
+        if held is None:
             raise Infeasible(f"{statement.out} has a computed right operand")
-        self.await_tile(scope, name)
+        self.memory.await_tile(scope, name)
         open_ = [i for i in statement.over if i not in scope.values[name].zero and scope.spans[i].mask]
         if open_:
-            self.clear(scope, statement, self.held[name], open_, roles)
-        return scope.matrix(self.held[name].text, self.held[name].order, roles.k, roles.n)
+            self.clear(scope, statement, held, open_, roles)
+        return scope.matrix(held.text, held.order, roles.k, roles.n)
 
     def clear(
         self, scope: RowScope, statement: ContractTile, held: Held, indices: Sequence[Index], roles: Roles
@@ -394,23 +302,11 @@ class Rows(Body):
         assert isinstance(scope, RowScope)
         write_loop(self, scope, statement)
 
-    def look_again(self, scope: RowScope, names: Iterable[str]) -> None:
-        """Let a step of a loop find out anew where wide operands lie that stay there: else the compiler does
-        that before the loop, and keeps a number for every 16 columns in registers. Narrow ones are better off
-        so (1% at 128 columns)."""
-        for name in names:
-            held = self.held.get(name)
-            if held is None or not held.slot:
-                continue
-            if max(scope.lanes.length(lane, scope.tiles) for lane in held.order) >= WIDE_OPERAND:
-                here = scope.line(f"{name}_here", f"anew({held.slot})")
-                text = re.sub(rf"\b{held.slot}\b", here, held.text, count=1)
-                self.held[name] = replace(held, text=text, slot=here)
-
     def trial(self) -> Rows:
         """A writer whose lines nobody reads, to find out what a loop's values are."""
         found = Rows(self.groups, self.copies)
-        found.products, found.depth, found.held = self.products, self.depth, dict(self.held)
+        found.depth = self.depth
+        found.memory.products, found.memory.held = self.memory.products, dict(self.memory.held)
         return found
 
     def counters(self) -> tuple[str, ...]:
@@ -427,59 +323,6 @@ class Rows(Body):
     def pass_turn(self, scope: Scope) -> None:
         """Let the next group start its products."""
         scope.lines.append(Line(f"mbarrier.arrive(turns.index((group + 1) % {self.groups.count}), count=1)"))
-
-    def free_rest(self, scope: Scope, body: Sequence[Statement]) -> None:
-        """Free what a step loaded and is still held."""
-        for statement in body:
-            held = self.held.get(statement.out) if isinstance(statement, Load) else None
-            if held is not None and held.free:
-                if held.wait:
-                    scope.lines.append(Line(held.wait))
-                scope.lines.append(Line("fence_async_shared()"))
-                scope.lines.append(Line(held.free))
-                held.free = ""
-
-    def keep_operands(self, scope: RowScope, statement: Loop) -> None:
-        """Put left operands that a loop's products read again and again into shared memory."""
-        for product in statement.body:
-            if not isinstance(product, ContractTile):
-                continue
-            for name in product.args:
-                value = scope.values.get(name)
-                if value is None or name in self.held or value.dtype not in HALVES:
-                    continue
-                if len(value.lanes) == 2 and value.lanes[0] == self.groups.rows and value.literal is None:
-                    self.park(scope, name, value)
-
-    def park(self, scope: RowScope, name: str, value: Tile) -> None:
-        """Move a value to shared memory, where products read it."""
-        if self.groups.split & set(value.lanes):
-            raise Infeasible(f"{name} is summed over columns of which a group has a part in its registers")
-        rows, columns = scope.lengths(value.lanes)
-        word = TYPES[value.dtype].removeprefix("tl.")
-        buffer = self.room(name, (rows, columns), value.dtype, f"SHARED_{rows}_{columns}_{word}")
-        text = f"{buffer}.index(group)"
-        scope.lines.append(Line(f"{text}.store({value.text})"))
-        scope.lines.append(Line("fence_async_shared()"))
-        self.held[name] = Held(text, value.lanes, value, slot="group")
-        scope.values[name] = replace(value, text="")
-
-    def room(self, wish: str, shape: tuple[int, ...], dtype: str, layout: str, count: int = 0) -> str:
-        """A buffer of shared memory with a part for each group, or `count` parts."""
-        name = self.copies.names.take(f"{wish}_room")
-        self.scratch[name] = (shape, dtype, layout, count or self.groups.count)
-        return name
-
-    def has_room(self, size: int) -> bool:
-        """Whether shared memory takes so many bytes more beside the least turns of every ring."""
-        return fits_beside(self.copies.rings.values(), self.scratch_bytes() + size, self.groups)
-
-    def scratch_bytes(self) -> int:
-        """Bytes of the buffers that are no rings."""
-        total = 0
-        for shape, dtype, _, count in self.scratch.values():
-            total += width(dtype) * count * prod(shape)
-        return total
 
     # ------------------------------------------------------------ stores
 

@@ -54,13 +54,13 @@ class Given:
         body = [s for s in (*parts.heads, *parts.middle, *parts.after) if isinstance(s, Value)]
         tiles = [s for s in body if isinstance(s, Load) and rows.copies.ring_of(scope, s, once=False)]
         for s in tiles:
-            rows.fetch(scope, s, parts.counts[s.out])
+            rows.memory.fetch(scope, s, parts.counts[s.out], once=False)
         own = [s for s in body if s not in tiles and rows.groups.split & set(lanes_of(scope, s))]
         if any(s in own for s in parts.heads):
             raise Infeasible("a product needs a part of the columns that warp groups share")
         common = self.scalars(scope, [s for s in body if s not in tiles and s not in own])
         parts.heads = [s for s in parts.heads if s in common]
-        states = {s.out: (rows.held[s.out].wait, rows.held[s.out].free) for s in tiles}
+        states = {s.out: (rows.memory.held[s.out].wait, rows.memory.held[s.out].free) for s in tiles}
         known, outer, scope.lines = dict(scope._shared), scope.lines, self.first
         parts.finish_early(scope, parts.start_early(scope, False), 0, False)
         made = {s.out for s in (*common, *parts.early, *parts.onto.values())}
@@ -75,9 +75,9 @@ class Given:
         later += parts.others(scope)
         scope._shared, scope.lines = known, outer
         for name, (wait, free) in states.items():
-            if free and not rows.held[name].free:
+            if free and not rows.memory.held[name].free:
                 self.others.append(Line(free))
-            elif wait and not rows.held[name].wait:
+            elif wait and not rows.memory.held[name].wait:
                 self.others.append(Line(wait))
         self.exchange(scope)
         parts.write(scope, own)
@@ -165,7 +165,7 @@ class Given:
         self.places[shape, dtype] = number + 1
         rooms = self.rows.places.setdefault((shape, dtype), [])
         if number == len(rooms):
-            rooms.append(self.rows.room("given", shape, dtype, layout, 1))
+            rooms.append(self.rows.memory.room("given", shape, dtype, layout, 1))
         return f"{rooms[number]}.index(0)"
 
     def exchange(self, scope: RowScope) -> None:

@@ -57,13 +57,14 @@ def write_loop(rows: Rows, scope: RowScope, statement: Loop) -> None:
     loads = {s.out for s in statement.body if isinstance(s, Load)}
     if any(value in loads for _, value in statement.updates):
         raise Infeasible(f"a loop over {index.dim} carries a tile as it was loaded")
-    kept = [name for name in names_read(statement) if name in rows.held and rows.held[name].free]
+    held = rows.memory.held
+    kept = [name for name in names_read(statement) if name in held and held[name].free]
     if kept:
         raise Infeasible(f"{', '.join(sorted(kept))} of an outer loop is used in an inner one")
     name = scope.index_names[index]
     start, stop, full = scope.ends(statement)
-    rows.keep_operands(scope, statement)
-    staying = {name: held for name, held in rows.held.items() if held.slot}
+    rows.memory.keep_operands(scope, statement)
+    staying = {name: held for name, held in rows.memory.held.items() if held.slot}
     rows.depth += 1
     inner = scope.inner()
     at = name if tile == 1 else inner.names.take(f"{name}0")
@@ -87,7 +88,7 @@ def write_loop(rows: Rows, scope: RowScope, statement: Loop) -> None:
             parts = Skew(rows, statement, late) if kind == "level" else None
             stepwise(rows, scope, inner, statement, (at, start, stop, step, how), parts)
     rows.depth -= 1
-    rows.held |= staying
+    rows.memory.held |= staying
 
 
 def stepwise(
@@ -109,7 +110,7 @@ def stepwise(
         rows.write(inner, statement.body)
         rows.read(inner, *(v for _, v in statement.updates))
         inner.lines += rows.updates(inner, statement.updates)
-    rows.free_rest(inner, statement.body)
+    rows.memory.free_rest(inner, statement.body)
     carried = tuple(scope.values[target].text for target, _ in statement.updates)
     loop = f"for {at} in range({start}, {stop}{step}):{how}"
     scope.lines.append(Nested(loop, inner.lines, (*carried, *rows.counters())))
@@ -129,7 +130,7 @@ def kind_of(rows: Rows, scope: RowScope, statement: Loop, span: Span) -> tuple[s
     counts = uses_of(body)
     for s in body:  # what is known of each value, its text aside
         if isinstance(s, Load):
-            trial.fetch(known, s, counts.get(s.out, 0))
+            trial.memory.fetch(known, s, counts.get(s.out, 0), once=trial.depth == 0)
         elif not isinstance(s, Loop | Store | Carry):
             axes = () if not hasattr(s, "axes") else s.axes  # pyright: ignore
             known.values[s.out] = Tile("known", s.dtype, axes)
@@ -146,7 +147,7 @@ def kind_of(rows: Rows, scope: RowScope, statement: Loop, span: Span) -> tuple[s
     carried = {target for target, _ in statement.updates}
     leaning = depending(body, carried)
     early = [p for p in products if p not in late]
-    in_memory = all(a in trial.held for p in late for a in p.args)
+    in_memory = all(a in trial.memory.held for p in late for a in p.args)
     plain_sum = all(set(adds[p.out].args) == {p.out, ends[adds[p.out].out]} for p in late)
     alone = all(counts[t] == 1 for t in targets)
     if not early and late and in_memory and plain_sum and alone and not masked(rows, known, trial, late):
@@ -160,17 +161,17 @@ def stays_too_long(rows: Rows, trial: Rows, late: Sequence[ContractTile], counts
     """Whether a skewed loop would hold two of a ring's tiles at all times, so that nothing can be copied
     meanwhile: a late product's tile is one that something else of its step reads, and there are two turns."""
     rings = rows.copies.rings.values()
-    names = {a for p in late for a in p.args if a in trial.held}
+    names = {a for p in late for a in p.args if a in trial.memory.held}
     read = {name: sum(p.args.count(name) for p in late) for name in names}
     both = [name for name in names if counts[name] > read[name] and not rows.copies.loads[name].once]
-    depth, _ = depths_of(list(rings), rows.scratch_bytes(), rows.groups, rows.stages)
+    depth, _ = depths_of(list(rings), rows.memory.scratch_bytes(), rows.groups, rows.stages)
     return bool(both) and depth < HELD_TURNS
 
 
 def masked(rows: Rows, scope: RowScope, trial: Rows, products: Sequence[ContractTile]) -> bool:
     """Whether an operand in shared memory holds more than its span."""
     return any(
-        i not in trial.held[a].tile.zero and bool(scope.spans[i].mask)
+        i not in trial.memory.held[a].tile.zero and bool(scope.spans[i].mask)
         for p in products
         for a in p.args
         for i in p.over
@@ -194,7 +195,7 @@ def accumulate(
     others = [s for s in statement.body if isinstance(s, Compute) and s.out in ends]
     for s in statement.body:
         if isinstance(s, Load):
-            rows.fetch(inner, s, counts.get(s.out, 0))
+            rows.memory.fetch(inner, s, counts.get(s.out, 0), once=rows.depth == 0)
         elif isinstance(s, ContractTile) and s in late:
             roles = rows.roles(inner, s)
             assert roles is not None
@@ -204,7 +205,7 @@ def accumulate(
         elif s not in others and not isinstance(s, Loop | Store | Carry):
             inner.values[s.out] = rows.tile(inner, s)
     rings = list(
-        dict.fromkeys(rows.copies.loads[n].name for r in running for n in r.reads if rows.held[n].free)
+        dict.fromkeys(rows.copies.loads[n].name for r in running for n in r.reads if rows.memory.held[n].free)
     )
     names = ", ".join(r.name for r in running)
     inner.lines.append(Line(f"{names} = warpgroup_mma_wait({len(running)}, deps=[{names}])"))
@@ -280,7 +281,7 @@ def single(
     inner.lines.append(Line(f"{where} = {start}", where))
     inner.enter({statement.index: replace(span, start=where)})
     Skew(rows, statement, late).level(inner, alone=True)
-    rows.free_rest(inner, statement.body)
+    rows.memory.free_rest(inner, statement.body)
     carried = tuple(scope.values[target].text for target, _ in statement.updates)
     scope.lines.append(Nested(f"if {start} < {stop}:", inner.lines, (*carried, *rows.counters())))
 

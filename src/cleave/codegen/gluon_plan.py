@@ -20,18 +20,13 @@ from cleave.codegen.gluon_text import DEPTH, ONCE
 from cleave.codegen.triton_memory import box_of
 from cleave.codegen.triton_scope import Scope, bracketed, is_number
 from cleave.codegen.triton_text import Names
-from cleave.codegen.triton_tiles import (
-    Lanes,
-    Roles,
-    first_tiles,
-    lanes_of_dots,
-    loops_of,
-)
+from cleave.codegen.triton_tiles import Lanes, Roles, first_tiles, lanes_of_dots
 from cleave.errors import Infeasible
 from cleave.ir.dims import Index
 from cleave.schedule.groups import GROUP_ROWS
 from cleave.schedule.machine import width
 from cleave.schedule.tiles import Kernel, Load
+from cleave.schedule.walks import loops_of
 
 SHARED_ROOM = 227 * 1024
 """Bytes of shared memory of a block on compute capability 9."""

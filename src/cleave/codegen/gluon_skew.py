@@ -20,7 +20,8 @@ from cleave.ir.dims import Index
 from cleave.schedule.tiles import Carry, Compute, ContractTile, Load, Loop, Statement, Store
 
 if TYPE_CHECKING:
-    from cleave.codegen.gluon_body import Held, Rows, Running
+    from cleave.codegen.gluon_body import Rows, Running
+    from cleave.codegen.gluon_memory import Held
 
 TURN = 256
 """Operations of products that take as long as one special function does."""
@@ -125,14 +126,14 @@ class Skew:
     def write(self, scope: RowScope, statements: Sequence[Statement]) -> None:
         for s in statements:
             if isinstance(s, Load):
-                self.rows.fetch(scope, s, self.counts.get(s.out, 0))
+                self.rows.memory.fetch(scope, s, self.counts.get(s.out, 0), once=self.rows.depth == 0)
             else:
                 assert not isinstance(s, Loop | Store | Carry)
                 scope.values[s.out] = self.rows.tile(scope, s)
 
     def step(self, scope: RowScope, lefts: dict[str, str], pending: Sequence[Late] | None) -> None:
         """One step; `pending` are the late products of the one before."""
-        old = {name: self.rows.held[name] for p in pending or () for name in p.reads}
+        old = {name: self.rows.memory.held[name] for p in pending or () for name in p.reads}
         turns = in_turn(self.rows, scope, self.loop)
         running = self.start_early(scope, turns)
         started = self.start_late(scope, pending or (), old)
@@ -164,7 +165,7 @@ class Skew:
         rows = self.rows
         self.write(scope, self.heads)
         lates = {name for p in self.late for name in p.args}
-        rows.look_again(scope, dict.fromkeys(a for p in self.early for a in p.args if a not in lates))
+        rows.memory.look_again(scope, dict.fromkeys(a for p in self.early for a in p.args if a not in lates))
         if turns:
             rows.take_turn(scope)
         running: list[Running] = []
@@ -294,10 +295,11 @@ class Skew:
                     self.slots[name] = taken.take(f"{name}_before"), taken.take(f"{name}_before_phase")
                 slot, phase = self.slots[name]
                 lines.append(Line(f"{slot} = {ring.name}_slot", slot, kept=True))
-                if rows.held[name].wait:
+                if rows.memory.held[name].wait:
                     lines.append(Line(f"{phase} = {ring.name}_phase", phase, kept=True))
         scope.lines += [*self.others(scope), *lines]
-        rows.free_rest(scope, [s for s in self.loop.body if isinstance(s, Load) and s.out not in names])
+        rest = [s for s in self.loop.body if isinstance(s, Load) and s.out not in names]
+        rows.memory.free_rest(scope, rest)
 
     def left(
         self, scope: RowScope, product: ContractTile, roles: Roles, name: str, variable: str
@@ -306,7 +308,7 @@ class Skew:
         rows = self.rows
         value = scope.values[name]
         masks = [i for i in product.over if i not in value.zero]
-        if name in rows.held and not value.text and not scope.mask(masks, (roles.m, roles.k)):
+        if name in rows.memory.held and not value.text and not scope.mask(masks, (roles.m, roles.k)):
             return "", [name]
         rows.read(scope, name)
         if value.dtype not in HALVES:
@@ -319,18 +321,18 @@ class Skew:
 
     def check_right(self, scope: RowScope, product: ContractTile, roles: Roles, name: str) -> None:
         rows = self.rows
-        if name not in rows.held or scope.values[name].dtype not in HALVES:
+        if name not in rows.memory.held or scope.values[name].dtype not in HALVES:
             raise Infeasible(f"{product.out} has a computed right operand, or one of another dtype")
         if roles.m != rows.groups.rows:
             raise Infeasible(f"{product.out} has other rows than the warp groups")
         zero = scope.values[name].zero
         open_ = [i for i in product.over if i not in zero and scope.spans[i].mask]
         if open_:
-            rows.await_tile(scope, name)
-            rows.clear(scope, product, rows.held[name], open_, roles)
+            rows.memory.await_tile(scope, name)
+            rows.clear(scope, product, rows.memory.held[name], open_, roles)
 
     def drain(self, scope: RowScope) -> None:
         """Do what the last step has left."""
-        old = {name: self.rows.held[name] for p in self.pending for name in p.reads}
+        old = {name: self.rows.memory.held[name] for p in self.pending for name in p.reads}
         started = self.start_late(scope, self.pending, old)
         self.finish_late(scope, started, old)

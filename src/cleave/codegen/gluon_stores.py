@@ -28,10 +28,10 @@ def store_rows(rows: Rows, scope: RowScope, statement: Store) -> bool:
     if any(not span.full and span.limit != size for span, size in spans):
         return False
     block, _, shape = split
-    if not rows.has_room(prod(block) * width(tensor.dtype) * count):
+    if not rows.memory.has_room(prod(block) * width(tensor.dtype) * count):
         return False
     descriptor = scope.params.descriptor(statement.tensor, block)
-    where = f"{rows.room(statement.tensor, block, tensor.dtype, f'{descriptor}.layout')}.index(group)"
+    where = f"{rows.memory.room(statement.tensor, block, tensor.dtype, f'{descriptor}.layout')}.index(group)"
     matrix = where if block == shape else f"{where}.reshape([{shape[0]}, {shape[1]}])"
     starts = ", ".join(starts_of(scope, box, shares, count, "group"))
     scope.lines.append(Line("tma.store_wait(0)  # of the tile before"))

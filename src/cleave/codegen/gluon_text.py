@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from cleave.codegen.triton_maps import HELPERS
+from cleave.codegen.triton_maps import HELPERS, TANH_NEAR
 
 IMPORTS = """from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -56,16 +56,16 @@ def exp2_flushed(x):
 def exp_flushed(x):
     return exp2_flushed(x * 1.4426950408889634)
 """,
-    "tanh_flushed": """
+    "tanh_flushed": f"""
 @gluon.jit
 def tanh_flushed(x):
     # Cephes, as `tanh_single`, in fused steps and with the machine's own reciprocal: no division, no branch.
     size = gl.abs(x)
     z = x * x
-    near = gl.fma(z, -5.70498872745e-3, 2.06390887954e-2)
-    near = gl.fma(near, z, -5.37397155531e-2)
-    near = gl.fma(near, z, 1.33314422036e-1)
-    near = gl.fma(near, z, -3.33332819422e-1)
+    near = gl.fma(z, {TANH_NEAR[0]}, {TANH_NEAR[1]})
+    near = gl.fma(near, z, {TANH_NEAR[2]})
+    near = gl.fma(near, z, {TANH_NEAR[3]})
+    near = gl.fma(near, z, {TANH_NEAR[4]})
     near = gl.fma(near * z, x, x)
     above = exp2_flushed(size * 2.8853900817779268) + 1.0
     part = gl.inline_asm_elementwise(

@@ -14,10 +14,10 @@ from dataclasses import replace
 from cleave.codegen.source import KINDS, Argument, Entry, Source
 from cleave.codegen.triton_scope import Parameters
 from cleave.codegen.triton_text import Names
-from cleave.codegen.triton_tiles import firsts_of
 from cleave.ir.dims import Dim, Parts, extent
 from cleave.schedule.beside import independent
 from cleave.schedule.tiles import Kernel, TileProgram
+from cleave.schedule.walks import firsts_of
 
 Key = tuple[object, ...]
 

@@ -8,7 +8,7 @@ from cleave.codegen.source import Argument
 from cleave.codegen.triton_maps import NARROW_LIMIT, TYPES
 from cleave.codegen.triton_scope import Parameters, Scope, bracketed, is_number, tensor_text
 from cleave.codegen.triton_text import WIDTH, Line, Names
-from cleave.codegen.triton_tiles import Span, firsts_of, plan_lanes
+from cleave.codegen.triton_tiles import Span, plan_lanes
 from cleave.ir.dims import Atom, Dim, Index, indices_of
 from cleave.schedule.tiles import (
     AlignBound,
@@ -23,6 +23,7 @@ from cleave.schedule.tiles import (
     Store,
     TileProgram,
 )
+from cleave.schedule.walks import firsts_of, statements
 
 
 def index_names_of(kernel: Kernel, names: Names) -> dict[Index, str]:
@@ -202,17 +203,8 @@ def signature(
 def _contiguous_dims(kernel: Kernel) -> frozenset[Dim]:
     """The dims whose size bounds the last axis of a tensor: where it is a multiple of 16 masks are whole
     vectors, so it pays to compile for that; the other sizes never ask for another compilation."""
-    last: set[Dim] = set()
-
-    def visit(body: Sequence[Statement]) -> None:
-        for statement in body:
-            if isinstance(statement, Loop):
-                visit(statement.body)
-            elif isinstance(statement, Load | Store) and statement.terms:
-                last.update(i.dim for i in indices_of(statement.terms[-1]))
-
-    visit(kernel.body)
-    return frozenset(d for d in last if isinstance(d, Atom))
+    last = [s.terms[-1] for s in statements(kernel.body) if isinstance(s, Load | Store) and s.terms]
+    return frozenset(i.dim for term in last for i in indices_of(term) if isinstance(i.dim, Atom))
 
 
 def comments_of(kernel: Kernel, params: Parameters) -> list[str]:

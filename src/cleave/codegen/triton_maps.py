@@ -40,6 +40,15 @@ NARROW_WEIGHT = 7
 """Indices are below 2^28 where they are 32 bits wide, so sums of up to 7 of them fit."""
 NARROW_LIMIT = 1 << 28
 
+TANH_NEAR = (
+    "-5.70498872745e-3",
+    "2.06390887954e-2",
+    "-5.37397155531e-2",
+    "1.33314422036e-1",
+    "-3.33332819422e-1",
+)
+"""`(tanh(x) - x) / x^3` below 0.625 as a polynomial in `x^2`, the highest power first (Cephes, `tanhf`)."""
+
 HELPERS = {
     "larger": """
 @triton.jit
@@ -92,16 +101,16 @@ def round_even(x, whole: tl.constexpr):
     near = (size + whole) - whole
     return tl.where(size < whole, tl.where(x < 0, near * -1.0, near), x)
 """,
-    "tanh_single": """
+    "tanh_single": f"""
 @triton.jit
 def tanh_single(x):
     # Cephes: an odd polynomial near 0, 1 - 2 / (exp(2x) + 1) elsewhere.
     size = tl.abs(x)
     z = x * x
-    small = tl.fma(z, -5.70498872745e-3, 2.06390887954e-2)
-    small = tl.fma(small, z, -5.37397155531e-2)
-    small = tl.fma(small, z, 1.33314422036e-1)
-    small = tl.fma(tl.fma(small, z, -3.33332819422e-1) * z, x, x)
+    small = tl.fma(z, {TANH_NEAR[0]}, {TANH_NEAR[1]})
+    small = tl.fma(small, z, {TANH_NEAR[2]})
+    small = tl.fma(small, z, {TANH_NEAR[3]})
+    small = tl.fma(tl.fma(small, z, {TANH_NEAR[4]}) * z, x, x)
     large = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
     return tl.where(size < 0.625, small, tl.where(x < 0, large * -1.0, large))
 """,

@@ -25,10 +25,11 @@ from cleave.codegen.triton_body import Body
 from cleave.codegen.triton_grid import count_of, enter, index_names_of
 from cleave.codegen.triton_scope import Scope, bracketed, is_number
 from cleave.codegen.triton_text import Line, Nested
-from cleave.codegen.triton_tiles import firsts_of, plan_lanes
+from cleave.codegen.triton_tiles import plan_lanes
 from cleave.ir.dims import Index
 from cleave.schedule.merging import Joint, joint_of
 from cleave.schedule.tiles import GridAxis, Kernel, Loop, Statement, Store
+from cleave.schedule.walks import firsts_of
 
 
 def joined(kernel: Kernel, closing: Kernel | None) -> Kernel:

@@ -15,6 +15,7 @@ from cleave.errors import Infeasible
 from cleave.ir.dims import Index
 from cleave.ir.ops import Number
 from cleave.schedule.tiles import ContractTile, Fill, Kernel, Load, Loop, Measure, Statement, Store
+from cleave.schedule.walks import loops_of
 
 DOT_LEAST = 16
 """The least length of a lane that a dot multiplies."""
@@ -134,29 +135,6 @@ def indices_of_kernel(kernel: Kernel) -> tuple[Index, ...]:
     found = dict.fromkeys((*(a.index for a in kernel.grid), *(w.index for w in kernel.whole)))
     found.update(dict.fromkeys(loop.index for loop in loops_of(kernel.body)))
     return tuple(found)
-
-
-def loops_of(body: Sequence[Statement]) -> Iterator[Loop]:
-    """All loops, outer before inner."""
-    for statement in body:
-        if isinstance(statement, Loop):
-            yield statement
-            yield from loops_of(statement.body)
-
-
-def firsts_of(kernel: Kernel) -> frozenset[Index]:
-    """The grid indices whose first block stores what lacks them: they have a block even if they are empty."""
-    found: set[Index] = set()
-
-    def visit(body: Sequence[Statement]) -> None:
-        for statement in body:
-            if isinstance(statement, Loop):
-                visit(statement.body)
-            elif isinstance(statement, Store):
-                found.update(statement.first)
-
-    visit(kernel.body)
-    return frozenset(found)
 
 
 def first_tiles(kernel: Kernel) -> dict[Index, int]:

@@ -108,9 +108,9 @@ def calibrate(target: str, *, budget: float = 60.0, out: Path | None = None) -> 
 
 def _device(target: str) -> Machine:
     """The built-in machine with what the device says of itself."""
-    base = machines.BUILT_IN[target]
+    base = machines.built_in(target, torch.get_num_threads())
     if target == "cpu":
-        return replace(base, name=machines.device_name(target), cores=torch.get_num_threads())
+        return replace(base, name=machines.device_name(target))
     known = torch.cuda.get_device_properties(0)
     shared = getattr(known, "shared_memory_per_block_optin", 0) or base.core_bytes
     return replace(

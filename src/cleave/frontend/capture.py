@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from cleave.errors import Invalid
 from cleave.frontend import (  # noqa: F401  (registers the lowerings)
+    lower_activations,
     lower_contract,
     lower_create,
     lower_index,

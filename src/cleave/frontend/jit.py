@@ -151,7 +151,7 @@ class Jit:
             self._note(Fallback(self._name, "", "autocast, a transform or a mode of PyTorch is on"))
             return self.fn(*args, **kwargs)
         settings = _settings()
-        now = (constants, settings, torch.is_grad_enabled())
+        now = (constants, settings, torch.is_grad_enabled(), torch.get_num_threads())
         if not kwargs:
             values = quick.values(args)
             run = quick.found(values, now)

@@ -128,7 +128,7 @@ def eye(t: Tracer, n: Any, m: Any = None, **options: Any) -> Value:
 
 def _triangle(fn: str) -> Any:
     def lower(t: Tracer, x: Value, diagonal: Any = 0) -> Value:
-        rows, columns = (_positions_of(t, x, at) for at in (-2, -1))
+        rows, columns = (positions_along(t, x, at) for at in (-2, -1))
         rows = Value(rows.node, rows.digits, (*rows.axes, ()))
         if not (isinstance(diagonal, int) and diagonal == 0):
             rows = apply(t, "add", "i64", rows, diagonal)
@@ -142,7 +142,7 @@ def _triangle(fn: str) -> Any:
     return lower
 
 
-def _positions_of(t: Tracer, x: Value, at: int) -> Value:
+def positions_along(t: Tracer, x: Value, at: int) -> Value:
     """The positions along an axis of a value; the axis may be a product of dims."""
     ixs = fresh_like(x.axes[at])
     return whole(t.recorder.node("position", ixs, ixs, "i64"), (ixs,))

@@ -29,11 +29,11 @@ from cleave.frontend.emit import (
     reduce,
     wide,
 )
-from cleave.frontend.lower_create import positions
+from cleave.frontend.lower_create import positions, positions_along
 from cleave.frontend.lower_index import gather, gather_at
 from cleave.frontend.lower_reduce import mean_wide, softmax_parts, softmax_wide, variance
 from cleave.frontend.trace import Tracer
-from cleave.frontend.values import Value, fresh_like, whole
+from cleave.frontend.values import Value
 
 
 @lowers("rms_norm")
@@ -114,7 +114,7 @@ def scaled_dot_product_attention(
     scores = apply(t, "mul", w, scores, scale)
     keep: Value | None = None
     if is_causal:
-        rows, columns = _along(t, scores, -2), _along(t, scores, -1)
+        rows, columns = positions_along(t, scores, -2), positions_along(t, scores, -1)
         rows = views.insert(rows, 1)
         scores = choose(t, compare(t, "le", columns, rows), scores, infinity(-1), w)
     if attn_mask is not None and attn_mask.dtype == "bool":
@@ -129,11 +129,6 @@ def scaled_dot_product_attention(
         return out
     seen = reduce(t, "any", keep, [keep.rank - 1] if keep.rank else [], True, "bool")
     return choose(t, seen, out, 0, out.dtype)
-
-
-def _along(t: Tracer, x: Value, at: int) -> Value:
-    ixs = fresh_like(x.axes[at])
-    return whole(t.recorder.node("position", ixs, ixs, "i64"), (ixs,))
 
 
 def _grouped(t: Tracer, query: Value, x: Value) -> Value:

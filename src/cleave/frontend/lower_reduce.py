@@ -31,12 +31,12 @@ from cleave.frontend.emit import (
 from cleave.frontend.lower_pointwise import truth
 from cleave.frontend.recorded import Poison
 from cleave.frontend.trace import Tracer
-from cleave.frontend.values import DTYPE_NAMES, Value
+from cleave.frontend.values import Value
 
 
-def wide_of(x: Value, dtype: Any = None) -> str:
+def wide_of(x: Value) -> str:
     """The dtype in which eager reduces."""
-    return wide(as_float(DTYPE_NAMES[dtype] if dtype is not None else x.dtype))
+    return wide(as_float(x.dtype))
 
 
 @lowers("sum")

@@ -149,9 +149,7 @@ class Tracer(TorchFunctionMode):
             self.symints[made] = self.env.create_symintnode(made, hint=int(value), source=source)  # type: ignore[assignment]
         return made
 
-    def add_tensor(
-        self, name: str, tensor: torch.Tensor, *, labels: tuple[str, ...] = (), place: int = -1
-    ) -> TensorInput:
+    def add_tensor(self, name: str, tensor: torch.Tensor, *, place: int = -1) -> TensorInput:
         """A tensor argument: a fake of its sizes, one variable per axis."""
         if tensor.dtype not in DTYPE_NAMES:
             raise Whole(f"argument {name} has dtype {tensor.dtype}")

@@ -67,12 +67,10 @@ def tune_program(
     sizes: Sequence[Mapping[Dim, int]],
     limits: Limits | None = None,
     *,
-    out: Path | None = None,
-    watch: Watch | None = None,
     count: int = 0,
 ) -> Done:
     """Tune one program at some sizes; see `tune_all`."""
-    return tune_all([Wish(program, tuple(sizes))], target, limits, out=out, watch=watch, count=count)[0]
+    return tune_all([Wish(program, tuple(sizes))], target, limits, count=count)[0]
 
 
 def tune_all(
@@ -155,13 +153,6 @@ def bound_sizes(wish: Wish) -> list[dict[Dim, int]]:
         if missing:
             raise Invalid(f"no size is given for {', '.join(missing)} of {program.name}")
     return [program.bind({atom: given[atom] for atom in program.dynamic}) for given in wish.sizes]
-
-
-def points_of_all(wishes: Sequence[Wish], target: str, count: int, jobs: int) -> list[list[Point]]:
-    """The points of all wishes."""
-    with planned(wishes, target, count, jobs) as points:
-        found = iter([point.result() for point in points])
-    return [[next(found) for _ in wish.sizes] for wish in wishes]
 
 
 @contextmanager

@@ -23,10 +23,10 @@ def permute(value: Value, order: Sequence[int]) -> Value:
     return Value(value.node, value.digits, tuple(value.axes[i] for i in order))
 
 
-def insert(value: Value, at: int, axis: Axis = ()) -> Value:
-    """A new axis (of size 1 if no index is given) that the value does not depend on."""
+def insert(value: Value, at: int) -> Value:
+    """A new axis of size 1."""
     axes = list(value.axes)
-    axes.insert(at, axis)
+    axes.insert(at, ())
     return Value(value.node, value.digits, tuple(axes))
 
 

@@ -8,83 +8,24 @@ rank plans and promise nothing.
 from __future__ import annotations
 
 from itertools import islice
-from math import prod
 
+from cleave.fusion.clocks import flops_of
 from cleave.fusion.graph import Vertex
-from cleave.fusion.opcodes import COLUMN, SOURCES, arity, reduced_extent, tiled_reduction, tiled_transpose
+from cleave.fusion.opcodes import COLUMN, reduced_extent, tiled_reduction, tiled_transpose
 from cleave.fusion.rules import Device, Rules
-from cleave.fusion.units import LOOP, MIXED, REUSED, ROWS, SOMEWHERE, UNTIMED, WHOLE, Asked, Unit
+from cleave.fusion.units import GROUP, LOOP, MIXED, REUSED, ROWS, SOMEWHERE, UNTIMED, WHOLE, Asked, Unit
 
-FLOPS: dict[str, dict[str, float]] = {
-    "f32": {
-        "tanh": 30, "log": 45, "log1p": 60, "exp": 20, "expm1": 30, "pow": 60, "sin": 30, "cos": 30,
-        "div": 15,
-        "rsqrt": 10, "sqrt": 10, "erf": 30, "logistic": 40, "atan2": 60, "cbrt": 40,
-    },
-    "f64": {
-        "add": 120, "sub": 120, "mul": 120, "div": 3200, "exp": 2200, "log": 2200, "pow": 11000, "tanh": 4000,
-        "sqrt": 1200, "rsqrt": 1200, "sin": 3000, "cos": 3000,
-    },
-    "i32": {"div": 80, "rem": 80, "mod": 80, "floordiv": 80},
-    "i64": {"div": 200, "rem": 200, "mod": 200, "floordiv": 200},
-}  # fmt: skip
-TODAY: dict[str, dict[str, float]] = {"f32": {"sin": 960, "cos": 960}}
-"""What today's tables say otherwise, where a device has none of its own."""
-MEASURED: dict[str, dict[str, float]] = {
-    "nvidia-h200": {
-        "cbrt": 178, "cos": 978, "exp": 79, "expm1": 190, "log": 166, "log1p": 229, "rsqrt": 75, "sin": 958,
-        "sqrt": 75, "tanh": 467, "add": 7, "sub": 7, "mul": 3, "div": 19, "atan2": 431, "pow": 510,
-    },
-    "rtx-a6000": {
-        "cbrt": 867, "cos": 662, "exp": 86, "expm1": 381, "log": 244, "log1p": 262, "logistic": 176,
-        "rsqrt": 75, "sin": 662, "sqrt": 75, "tanh": 190, "atan2": 486, "pow": 925,
-    },
-}  # fmt: skip
-"""Today's f32 operations by device, in clocks as XLA measured them (hlo_op_profiles_data.h, compute
-capability 9.0 and 8.6); what is not listed costs `DEFAULT_FLOPS`."""
-DEFAULT_FLOPS = 3.0
-FREE = (
-    frozenset({"broadcast", "reshape", "bitcast", "slice", "dynamic-slice", "transpose", "reverse"}) | SOURCES
-)
-"""Movement computes nothing."""
 SECTOR = 64
 """Bytes of one transaction with memory."""
 PER_CLOCK = 32
 """Bytes that a block can ask of memory in a clock."""
 TICKS = 4e9
 """XLA keeps times in quarters of a nanosecond. Where gains tie, which of them goes first hangs on it."""
+OVERLAP = 0.95
+"""The part of the shorter of computing and moving that runs beside the longer."""
 PER_THREAD = 16
 BLOCK = 256
 """Elements of a row that a thread reduces, and threads that a block of short rows is filled up to."""
-
-
-def flops_of(v: Vertex, rules: Rules, today: bool) -> float:
-    """Operations for one element of a vertex."""
-    if v.opcode in FREE:
-        return 0.0
-    if v.opcode == "concat":
-        if not today:
-            return 0.0
-        axis = v.dims[0] if v.dims else 0
-        uneven = axis != 0 and v.operands[0].shape.dims[axis] % 32 != 0
-        return float(rules.concat_penalty) if uneven else 6.0
-    dtype = "f32" if v.shape.dtype in ("f16", "bf16") else v.shape.dtype
-    # What a reduction combines with is taken for an addition.
-    each = _each(dtype, "add" if v.opcode == "reduce" and today else v.opcode, rules.device.name, today)
-    if v.opcode == "reduce":
-        return each * (reduced_extent(v) - (1 if today else 0)) * arity(v)
-    if v.opcode == "dot":
-        inner = v.operands[0].elements * v.operands[1].elements / max(1, v.elements)
-        return 2.0 * (prod(v.window) if v.window else inner**0.5)
-    return each
-
-
-def _each(dtype: str, opcode: str, device: str, today: bool) -> float:
-    """The tables' entry for an opcode."""
-    if today and dtype == "f32" and device in MEASURED:
-        return MEASURED[device].get(opcode, DEFAULT_FLOPS)
-    base = FLOPS.get(dtype, {}).get(opcode, DEFAULT_FLOPS)
-    return TODAY.get(dtype, {}).get(opcode, base) if today else base
 
 
 def unit_flops(unit: Unit, rules: Rules, today: bool = True) -> float:
@@ -100,7 +41,7 @@ def unit_flops(unit: Unit, rules: Rules, today: bool = True) -> float:
             unit.flops = (total, len(unit.members))
         else:
             unit.flops_before = (total, len(unit.members))
-    return total
+    return total + unit.repeated[0] if today else total
 
 
 def compute(device: Device, flops: float, threads: float) -> float:
@@ -121,7 +62,7 @@ def read(device: Device, net: float, total: float) -> float:
 def _share(unit: Unit, number: int) -> float:
     """The fraction of a value's elements that a unit reads: above 1 where it reads them again."""
     elements = unit.graph.vertices[number].elements
-    return (unit.facts.get(number) or unit.use(number)).work / elements if elements else 0.0
+    return unit.read_work(number) / elements if elements else 0.0
 
 
 def _straight(unit: Unit, number: int) -> bool:
@@ -181,8 +122,10 @@ def _common(unit: Unit, user: Unit, number: int) -> float:
 
 def geometry(unit: Unit) -> tuple[float, float]:
     """Blocks, and threads of each, that a kernel is launched with."""
-    # Without tiled operations the results alone decide.
-    stamp = unit.version if unit.specials or unit.kind == ROWS else -len(unit.outputs)
+    # Without tiled operations and concatenations the results alone decide.
+    stamp = -len(unit.outputs)
+    if unit.specials or unit.kind == ROWS or (unit.concats and unit.may_concatenate()):
+        stamp = unit.version
     if unit.grid[0] != stamp:
         unit.grid = (stamp, _geometry(unit))
     return unit.grid[1]
@@ -203,8 +146,21 @@ def _geometry(unit: Unit) -> tuple[float, float]:
         return _row_geometry(max(1, hero.elements), extent)
     if unit.kind != LOOP and tiled_transpose(hero):
         return max(1.0, hero.elements / 1024), 128.0
-    elements = max((unit.graph.vertices[o].elements for o in unit.outputs), default=1)
+    elements = max((_written_elements(unit, unit.graph.vertices[o]) for o in unit.outputs), default=1)
     return max(1.0, -(-elements // 128)), float(min(128, max(1, elements)))
+
+
+def _written_elements(unit: Unit, output: Vertex) -> int:
+    """Elements that a loop kernel goes over for a result."""
+    if output.opcode == "dynamic-update-slice":
+        return output.operands[1].elements
+    hero = unit.concatenation()
+    return output.elements if hero is None else max(o.elements for o in hero.operands)
+
+
+def _written_bytes(output: Vertex) -> int:
+    """Bytes that a kernel writes for a result: of an update in place what it updates."""
+    return output.operands[1].bytes if output.opcode == "dynamic-update-slice" else output.bytes
 
 
 def _row_geometry(rows: int, extent: int) -> tuple[float, float]:
@@ -228,8 +184,12 @@ def _seconds(device: Device, flops: float, moved: float, blocks: float, threads:
     lanes = (blocks if blocks < device.cores else device.cores) * (
         threads if threads < device.units else device.units
     )
-    busy = ticks(flops / (2 * device.clock * (lanes if lanes > 1.0 else 1.0)))
-    return ticks(busy + moved - ticks(0.95 * (busy if busy < moved else moved)))
+    # XLA divides by whole operations a nanosecond: two threads at 1.98 GHz make 7, not 7.92.
+    rate = int(2e-9 * device.clock * (lanes if lanes > 1.0 else 1.0))
+    busy = int(flops / rate * 1e-9 * TICKS + 0.5) / TICKS if flops else 0.0
+    shorter = busy if busy < moved else moved
+    hidden = int(OVERLAP * int(shorter * TICKS + 0.5) + 0.5) / TICKS
+    return int((busy + moved - hidden) * TICKS + 0.5) / TICKS
 
 
 def ticks(seconds: float) -> float:
@@ -237,18 +197,23 @@ def ticks(seconds: float) -> float:
     return int(seconds * TICKS + 0.5) / TICKS if seconds > 0.0 else -int(0.5 - seconds * TICKS) / TICKS
 
 
-def _reading(device: Device, size: float, total: float, waste: float, blocks: float) -> float:
+def _asking(device: Device, blocks: float) -> float:
+    """Bytes per second that so many blocks can ask for."""
+    return (blocks if blocks < device.most_blocks else device.most_blocks) * device.clock * PER_CLOCK
+
+
+def _reading(device: Device, size: float, total: float, waste: float, asking: float) -> float:
     """Seconds to read `total` bytes of an operand of `size`: once from memory, and what is read again from
-    the caches, but never faster than so many blocks can ask."""
-    asked_for = min(blocks, device.most_blocks) * device.clock * PER_CLOCK
+    the caches, but never faster than the blocks can ask. Each is in `TICKS` (none is negative)."""
     speed = device.bandwidth
-    first = asked_for if asked_for < speed else speed
+    first = asking if asking < speed else speed
     if total <= size:
-        return ticks(total * waste / first)
+        return int(total * waste / first * TICKS + 0.5) / TICKS
     if size < device.cache:
         speed *= 20.0 if size < 2048 * device.cores else 2.5
-    again = asked_for if asked_for < speed else speed
-    return ticks(size * waste / first) + ticks((total - size) / again)
+    again = asking if asking < speed else speed
+    once = int(size * waste / first * TICKS + 0.5)
+    return once / TICKS + int((total - size) / again * TICKS + 0.5) / TICKS
 
 
 def _waste(unit: Unit, number: int) -> float:
@@ -274,10 +239,18 @@ def time_alone(unit: Unit, rules: Rules) -> float:
     return unit.run[1]
 
 
+def _lone_bitcast(unit: Unit) -> bool:
+    """A bitcast that is no part of a kernel: nothing moves."""
+    return not unit.kind and unit.root.opcode == "bitcast"
+
+
 def _written(unit: Unit, rules: Rules) -> float:
+    if _lone_bitcast(unit):
+        return 0.0
     if len(unit.outputs) == 1:
-        return ticks(unit.root.bytes / rules.device.bandwidth)
-    return ticks(sum([unit.graph.vertices[o].bytes for o in unit.outputs]) / rules.device.bandwidth)
+        return ticks(_written_bytes(unit.root) / rules.device.bandwidth)
+    total = sum([_written_bytes(unit.graph.vertices[o]) for o in unit.outputs])
+    return ticks(total / rules.device.bandwidth)
 
 
 def traffic(unit: Unit, rules: Rules) -> float:
@@ -295,14 +268,17 @@ def traffic(unit: Unit, rules: Rules) -> float:
         if untimed:
             unit.fresh = []
             device, vertices, facts = rules.device, unit.graph.vertices, unit.facts
+            lone, asking = _lone_bitcast(unit), _asking(device, blocks)
             for number in untimed:
                 if number not in times:
                     continue  # it has become a member
                 work, v = (facts.get(number) or unit.use(number)).work, vertices[number]
+                if unit.read_again:
+                    work += unit.read_again.get(number, 0.0)
                 size = v.bytes
-                total = size * work / v.elements if v.elements else 0.0
+                total = size * work / v.elements if v.elements and not lone else 0.0
                 waste = _waste(unit, number) if unit.transposed else 1.0
-                times[number] = _reading(device, size, total, waste, blocks)
+                times[number] = _reading(device, size, total, waste, asking)
         unit.reads = (unit.version, sum(times.values()))
     return unit.reads[1]
 
@@ -316,8 +292,9 @@ def asked(unit: Unit) -> list[Asked]:
             if v.elements:
                 waste = _waste(unit, o) if unit.transposed else 1.0
                 facts = unit.use(o)
-                straight = facts.sources == WHOLE and not facts.flags & (MIXED | REUSED)
-                found.append(Asked(o, v.bytes, facts.work / v.elements, straight, waste))
+                # In a loop only what is read elementwise has the kernel's index.
+                straight = GROUP in facts.sources and (unit.kind == LOOP or not facts.flags & MIXED)
+                found.append(Asked(o, v.bytes, unit.read_work(o) / v.elements, straight, waste))
         unit.asked = (unit.version, found)
     return unit.asked[1]
 
@@ -326,25 +303,31 @@ def time_with(producer: Unit, unit: Unit, rules: Rules) -> float:
     """Seconds of a kernel once it has taken a producer in, launch not included."""
     made, device = producer.root, rules.device
     use = unit.facts.get(made.number) or unit.use(made.number)
-    share = use.work / made.elements if made.elements else 0.0
+    work = use.work
+    if unit.read_again:
+        work += unit.read_again.get(made.number, 0.0)
+    share = work / made.elements if made.elements else 0.0
+    whole = use.sources == WHOLE
     if unit.run[0] != unit.version:
         time_alone(unit, rules)
     _, _, moved, blocks, threads, flops = unit.run
-    if producer.reductions and is_reduction_epilogue(producer, unit):
+    if (producer.reductions or producer.concats) and leads(producer, unit):
         blocks, threads = geometry(producer)
-    times = unit.operands
+    times, asking = unit.operands, _asking(device, blocks)
     moved -= times[made.number]
-    straight = use.sources == WHOLE and not use.flags & (MIXED | REUSED)
     for o, size, each, plain, waste in (
         producer.asked[1] if producer.asked[0] == producer.version else asked(producer)
     ):
         used = each * share
         if o in times:
             moved -= times[o]
-            own = _share(unit, o)
-            used += own - (min(each, own) if straight and plain and _straight(unit, o) else 0.0)
-            waste = max(waste, _waste(unit, o))
-        moved += _reading(device, size, size * used, waste, blocks)
+            used += _share(unit, o)
+            if plain:
+                straight = whole and GROUP in unit.use(o).sources  # mostly
+                used -= 1.0 if straight else unit.common(o, made.number)
+            if unit.transposed:
+                waste = max(waste, _waste(unit, o))
+        moved += _reading(device, size, size * used, waste, asking)
     flops += unit_flops(producer, rules) * share
     return _seconds(device, flops, moved if moved > 0.0 else 0.0, blocks, threads)
 
@@ -353,4 +336,16 @@ def is_reduction_epilogue(producer: Unit, unit: Unit) -> bool:
     """Whether the consumer only finishes a tiled reduction that the producer computes."""
     if producer.kind == LOOP or not tiled_reduction(producer.leading()):
         return False
+    return _ends_with(producer, unit)
+
+
+def leads(producer: Unit, unit: Unit) -> bool:
+    """Whether a kernel that takes a producer in is launched as the producer was."""
+    if producer.reductions and is_reduction_epilogue(producer, unit):
+        return True
+    return producer.concatenation() is not None and _ends_with(producer, unit)
+
+
+def _ends_with(producer: Unit, unit: Unit) -> bool:
+    """Whether the consumer is nothing but light operations on a producer's value."""
     return all(unit.hero(o).number == producer.outputs[0] for o in unit.outputs)

@@ -144,10 +144,10 @@ def rows_of(producer: Unit, consumer: Unit) -> int:
     return known or min(producer.root.elements, consumer.root.elements)
 
 
-def replay(graph: Graph, decisions: Iterable[Decision]) -> State:
+def replay(graph: Graph, decisions: Iterable[Decision], today: bool = False) -> State:
     """The state that the accepted decisions of a log lead to, no rule asked. `Invalid` if the log is of
     another graph."""
-    state = start(graph)
+    state = start(graph, today)
     for d in decisions:
         if d.verdict:
             producer, consumer = state.unit_of(d.producer), state.unit_of(d.consumer)
@@ -160,9 +160,9 @@ def replay(graph: Graph, decisions: Iterable[Decision]) -> State:
     return state
 
 
-def repeated(log: Log, count: int) -> State:
+def repeated(log: Log, count: int, today: bool) -> State:
     """The state that the first entries of a log lead to."""
-    state = start(log.graph)
+    state = start(log.graph, today)
     for _, producer, consumer, _, action in log.entries[:count]:
         if action:
             apply(state, action, state.maker[producer], state.maker[consumer])

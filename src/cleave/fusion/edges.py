@@ -217,8 +217,15 @@ def ir_size(rules: Rules, producer: Unit, consumer: Unit) -> Why:
 # ---------------------------------------------------------------- several results
 
 
-def may_root(state: State, unit: Unit) -> bool:
+def concatenates(rules: Rules, unit: Unit) -> bool:
+    """Whether a group is made by XLA's kernel for concatenations, which has one result."""
+    return bool(unit.kind) and rules.today and rules.concat_kernel and unit.concatenation() is not None
+
+
+def may_root(state: State, rules: Rules, unit: Unit) -> bool:
     """Whether a unit may be part of a kernel with several results."""
+    if concatenates(rules, unit):
+        return False
     if not unit.kind and not unit.root.plain and known(state, unit) is not None:
         return False
     if not state.is_used(unit):

@@ -159,6 +159,8 @@ def knob_changes(rules: Rules) -> Iterator[tuple[str, Rules]]:
     yield f"emissions={4 * rules.emissions}", replace(rules, emissions=4 * rules.emissions)
     yield f"bytes_ratio={2 * rules.bytes_ratio:g}", replace(rules, bytes_ratio=2 * rules.bytes_ratio)
     yield "concat_penalty=6", replace(rules, concat_penalty=6)
+    if rules.concat_kernel:
+        yield "concat_kernel=False", replace(rules, concat_kernel=False)
     yield f"ir_size={4 * rules.ir_size}", replace(rules, ir_size=4 * rules.ir_size)
     yield (
         f"batch_elements={64 * rules.batch_elements}",

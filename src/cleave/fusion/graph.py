@@ -144,10 +144,12 @@ class Graph:
     carried: tuple[tuple[Vertex, Vertex], ...] = ()
     source: tuple[Program, Mapping[Dim, int]] | None = None
     """The program that the graph was made of, with the sizes of its dynamic dims."""
+    made: Mapping[int, int] = field(default_factory=dict[int, int])
+    """When vertices were made, where that is known and is not their order: XLA breaks ties by it."""
     users: tuple[tuple[int, ...], ...] = field(init=False, default=())
     by_name: Mapping[str, Vertex] = field(init=False, default_factory=dict[str, "Vertex"])
-    links: dict[tuple[int, int], tuple[int, int, float]] = field(
-        init=False, repr=False, default_factory=dict[tuple[int, int], tuple[int, int, float]]
+    links: dict[tuple[int, int], tuple[int, int, float, int]] = field(
+        init=False, repr=False, default_factory=dict[tuple[int, int], tuple[int, int, float, int]]
     )
     """How a vertex reads an operand, by their numbers, as `units.py` computes and remembers it."""
     counts: dict[int, tuple[int, int, bool, bool, bool, int, int, bool]] = field(

@@ -163,9 +163,10 @@ def _shape(text: str, where: str) -> Shape:
 # ---------------------------------------------------------------- graphs
 
 
-def graph_of_computation(computation: Computation) -> Graph:
+def graph_of_computation(computation: Computation, ids: Mapping[str, int] | None = None) -> Graph:
     """The graph of a computation. Groups that are there already are opaque; several results meet in no
-    vertex, one in a tuple does."""
+    vertex, one in a tuple does. `ids` are XLA's numbers of instructions, which a module's text does not
+    carry."""
     root = computation.named()[computation.root]
     several = root.opcode == "tuple" and len(set(root.operands)) > 1
     made: dict[str, Vertex] = {}
@@ -179,7 +180,9 @@ def graph_of_computation(computation: Computation) -> Graph:
     for o in ends:
         if o not in made:
             made[o] = _element(len(made), o, made)
-    return Graph(computation.name, tuple(made.values()), tuple(made[name] for name in ends))
+    numbers = {made[name].number: number for name, number in (ids or {}).items() if name in made}
+    outputs = tuple(made[name] for name in ends)
+    return Graph(computation.name, tuple(made.values()), outputs, made=numbers)
 
 
 def _element(number: int, operand: str, made: Mapping[str, Vertex]) -> Vertex:

@@ -11,6 +11,7 @@ from cleave.fusion.edges import (
     Why,
     budget,
     code_dup,
+    concatenates,
     heavy_edge,
     ir_size,
     kinds,
@@ -20,15 +21,18 @@ from cleave.fusion.edges import (
     not_fusible,
     shapes,
 )
-from cleave.fusion.graph import WIDTHS, Shape
+from cleave.fusion.graph import Shape
 from cleave.fusion.opcodes import is_scalar
 from cleave.fusion.rules import Rules
 from cleave.fusion.state import State
 from cleave.fusion.units import INPUT, LOOP, Unit
 
 STAGE = "multi-output"
+CONCATENATES = not_fusible("a concatenation of few parts has a kernel of its own, with one result")
 MOST_MERGES = 500
 """Merges after which reachability is computed afresh."""
+SMALL_BYTES = 1024
+"""Values below this are shared even if each side reads another part of them."""
 MOST_PAIRS = 64
 """Siblings of one value that are compared with each other, at most."""
 
@@ -138,7 +142,10 @@ def _siblings(state: State, rules: Rules, log: Log, reach: Reach, parent: Unit) 
     changed = False
     classes: dict[tuple[object, ...], list[Unit]] = {}
     for unit in sorted(users, key=_rank):
-        if may_root(state, unit):
+        if concatenates(rules, unit):
+            if unit is not users[0]:
+                log.refuse(STAGE, users[0], unit, CONCATENATES)
+        elif may_root(state, rules, unit):
             classes.setdefault(_loop_class(rules, unit), []).append(unit)
     if len(classes) > 1:
         a, b, *_ = [c[0] for c in classes.values()]
@@ -176,7 +183,7 @@ def _pairs(state: State, rules: Rules, log: Log, reach: Reach, parent: Unit, uni
 
 
 def _sibling(state: State, rules: Rules, reach: Reach, parent: Unit, left: Unit, right: Unit) -> Why:
-    if not may_root(state, left) or not may_root(state, right):
+    if not may_root(state, rules, left) or not may_root(state, rules, right):
         return not_fusible("no root of a kernel with several results")
     if reach.depends(left, right) or reach.depends(right, left):
         return Verdict("CYCLE", "one depends on the other")
@@ -195,15 +202,16 @@ def _sibling(state: State, rules: Rules, reach: Reach, parent: Unit, left: Unit,
 
 
 def _slices_apart(parent: Unit, left: Unit, right: Unit) -> Why:
-    """Each side reads one slice of the shared value, and the slices have nothing in common."""
+    """Each side reads one slice of the shared value, which is no small one, and the slices have nothing in
+    common."""
+    if sum(parent.graph.vertices[o].bytes for o in parent.outputs) < SMALL_BYTES:
+        return None
     ranges: list[list[tuple[int, int]]] = []
     for unit in (left, right):
         readers = [unit.graph.vertices[n] for o in parent.outputs for n in unit.inner.get(o, ())]
         if len(readers) != 1 or readers[0].opcode != "slice" or not readers[0].starts:
             return None
         s = readers[0]
-        if s.elements * WIDTHS[s.shape.dtype] < 1024:
-            return None
         strides = s.strides or (1,) * len(s.starts)
         ends = [b + (d - 1) * k + 1 for b, d, k in zip(s.starts, s.shape.dims, strides, strict=True)]
         ranges.append(list(zip(s.starts, ends, strict=True)))
@@ -246,11 +254,13 @@ def _may_produce(state: State, rules: Rules, producer: Unit) -> Why:
         return Verdict("IN_PLACE", f"{producer.name} updates its operand in place")
     if producer.transposed:
         return Verdict("UNCOALESCED", f"{producer.name} changes the order in memory")
+    if concatenates(rules, producer):
+        return CONCATENATES
     return known(state, producer)
 
 
 def _consumer(state: State, rules: Rules, reach: Reach, producer: Unit, consumer: Unit) -> Why:
-    if not may_root(state, consumer):
+    if not may_root(state, rules, consumer):
         return not_fusible(f"{consumer.name} is no root of a kernel with several results")
     why = kinds(rules, producer, consumer) or shapes(rules, producer, consumer)
     if why is not None:

@@ -162,8 +162,8 @@ def reads_each(v: Vertex, operand: Vertex) -> float:
             return 1.0 if operand is v.operands[0] else operand.elements / v.elements
         case "gather":
             return 1.0 if operand is v.operands[0] else operand.elements / v.elements
-        case "dot" | "convolution":
-            return operand.elements / v.elements
+        case "dynamic-update-slice" if operand is v.operands[0] and operand not in v.operands[1:]:
+            return 0.0  # what is not overwritten stays where it is
         case _:
             return operand.elements / v.elements
 

@@ -48,12 +48,14 @@ LAUNCHED = Rules(batch=128, batch_elements=1 << 40, batch_members=1 << 20)
 
 
 def _wide(rules: Rules, epoch: str) -> Rules:
+    """Rules of an epoch without what only XLA's kernels need."""
     return replace(
         rules,
         epoch=epoch,
         batch=LAUNCHED.batch,
         batch_elements=LAUNCHED.batch_elements,
         batch_members=LAUNCHED.batch_members,
+        concat_kernel=False,
     )
 
 
@@ -132,7 +134,7 @@ def _whole(graph: Graph) -> _Found | None:
     can be in no kernel."""
     if any(v.effect or (v.opcode in NEVER and v.opcode != "parameter") for v in graph.vertices):
         return None
-    state, log = start(graph), Log(graph)
+    state, log = start(graph, today=True), Log(graph)
     order = [u for u in state.post_order() if u.root.opcode not in ("parameter", "constant")]
     if not order:
         return None
@@ -147,8 +149,9 @@ def _whole(graph: Graph) -> _Found | None:
 
 
 def _seed(graph: Graph, name: str, epoch: str, rules: Rules, runs: Runs) -> _Found:
-    state, log = start(graph), Log(graph)
-    run(state, strategy_named(name, epoch), replace(rules, epoch=epoch), log)
+    own = replace(rules, epoch=epoch)
+    state, log = start(graph, own.today), Log(graph)
+    run(state, strategy_named(name, epoch), own, log)
     return _Found(seconds_of(state, rules, runs), (f"{name} {epoch}",), state, log)
 
 
@@ -172,4 +175,4 @@ def _tried(best: _Found, name: str, make: Pass, own: Rules, rules: Rules, runs: 
         best.seconds, best.names = seconds, (*best.names, name)
         return
     best.log.rewind(entries, last)
-    best.state = repeated(best.log, entries)
+    best.state = repeated(best.log, entries, best.state.today)

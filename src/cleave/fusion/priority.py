@@ -7,8 +7,10 @@ by today's model; after each step the keys of what changed are computed afresh. 
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from cleave.fusion.cost import is_reduction_epilogue, ticks, time_alone, time_with
 from cleave.fusion.decisions import Log, Numbers, Verdict, apply
@@ -21,6 +23,7 @@ from cleave.fusion.opcodes import (
     loop_fusible,
     tiled_reduction,
 )
+from cleave.fusion.repeats import bring_again, merge_repeats
 from cleave.fusion.rules import Rules
 from cleave.fusion.state import State
 from cleave.fusion.units import INPUT, LOOP, Unit
@@ -42,11 +45,15 @@ def priority(state: State, rules: Rules, log: Log) -> bool:
     while (unit := queue.pop()) is not None:
         users = targets(state, unit)
         numbers: Numbers = (("saved us", queue.saved[unit.key] * 1e6),)
+        groups = {user.key for user in users if user.kind}
         for user in users:
             log.accept(STAGE, "fuse", unit, user, numbers)
+            bring_again(user, unit, rules)
             apply(state, "fuse", unit, user)
         changed = True
-        queue.renew(unit, users)
+        queue.renew(unit, users, groups)
+    for unit in state.units.values():
+        merge_repeats(unit)
     return _constants(state, rules, log) or changed
 
 
@@ -60,10 +67,21 @@ def targets(state: State, unit: Unit) -> list[Unit]:
     return [u for u in state.users(unit) if u.root.opcode != "bitcast" or not fusible_bitcast(u)]
 
 
-_Pair = tuple[int, int, Why, float]
-"""What is known of an edge, for one state (two versions) of its two units: a reason against, the gain."""
-_Pairs = dict[int, dict[int, _Pair]]
+_Edge = list[Any]
+"""What is known of an edge for one state (two versions) of its two units: both versions, a reason against
+(`Why`), and the seconds that it saves, once they are asked for."""
+_Edges = dict[int, dict[int, _Edge]]
 """By the keys of producers and of their users."""
+
+
+@dataclass(slots=True)
+class _Key:
+    """What a producer's key was made of: seconds saved, its own time, and what each user was counted with.
+    XLA renews of a queued key only what a step touched, and so does `_Queue.renew`."""
+
+    saved: float
+    alone: float
+    users: dict[int, float]
 
 
 class _Queue:
@@ -71,13 +89,16 @@ class _Queue:
 
     def __init__(self, state: State, rules: Rules, log: Log) -> None:
         self.state, self.rules, self.log = state, rules, log
+        self.made = state.graph.made
         self.heap: list[tuple[float, int, int, int]] = []
         self.stamp: dict[int, int] = {}
         self.saved: dict[int, float] = {}
+        self.queued: dict[int, _Key] = {}
+        """Those that stand in the queue."""
         self.bitcasts = any(v.opcode == "bitcast" for v in state.graph.vertices)
-        # How much goes side by side plays no part here.
-        basis = replace(rules, batch=0, batch_bytes=0, batch_elements=0, batch_members=0)
-        self.pairs: _Pairs = state.known.setdefault(basis, {})
+        # How much goes side by side plays no part here, nor what several results need.
+        basis = replace(rules, batch=0, batch_bytes=0, batch_elements=0, batch_members=0, concat_kernel=True)
+        self.edges: _Edges = state.known.setdefault(basis, {})
         for unit in list(state.units.values()):
             self.put(unit)
 
@@ -87,13 +108,16 @@ class _Queue:
             _, _, key, stamp = heapq.heappop(heap)
             if stamps[key] == stamp and key in units:
                 stamps[key] += 1
+                self.queued.pop(key, None)
                 return units[key]
         return None
 
-    def put(self, unit: Unit) -> None:
-        """Key a producer afresh."""
+    def put(self, unit: Unit, touched: list[Unit] | None = None, gone: Sequence[int] = ()) -> None:
+        """Key a producer afresh; of a key that is queued, only what the users touched in a step add, instead
+        of those that are gone."""
         key, state = unit.key, self.state
         self.stamp[key] = stamp = self.stamp.get(key, 0) + 1
+        before = self.queued.pop(key, None)
         if not unit.kind and unit.root.opcode in ("parameter", "constant"):
             return
         result = state.is_result(unit)
@@ -112,53 +136,100 @@ class _Queue:
         if len(users) > MOST_READERS and not unit.root.elements:
             self.log.refuse(STAGE, unit, users[0], EMPTY)
             return
-        gain = self._gain(unit, users)
-        if gain is None:
+        if not self._allowed(unit, users):
             return
-        if self.bitcasts and fusible_bitcast(unit):
-            gain = inf
+        found = self._renewed(unit, before, touched, gone) if before and touched else self._gain(unit, users)
+        gain = inf if self.bitcasts and fusible_bitcast(unit) else found.saved
         self.saved[key] = gain
         if gain < 0:
             self.log.refuse(STAGE, unit, users[0], Verdict("SLOWER", "", (("saved us", gain * 1e6),)))
             return
-        heapq.heappush(self.heap, (-gain, -unit.root.number, key, stamp))
+        self.queued[key] = found
+        number = self.made.get(unit.root.number, unit.root.number)
+        heapq.heappush(self.heap, (-gain, -number, key, stamp))
 
-    def _gain(self, unit: Unit, users: list[Unit]) -> float | None:
-        """Seconds saved by taking a producer into its users; `None` if one refuses it."""
-        gain, version = 0.0, unit.version
-        known = self.pairs.get(unit.key)
+    def _allowed(self, unit: Unit, users: list[Unit]) -> bool:
+        """Whether all users take a producer in."""
+        version = unit.version
+        known = self.edges.get(unit.key)
         if known is None:
-            known = self.pairs[unit.key] = {}
+            known = self.edges[unit.key] = {}
         for user in users:
             key = user.key
             found = known.get(key)
             if found is None or found[0] != version or found[1] != user.version:
-                found = known[key] = self._pair(unit, user)
+                found = known[key] = [version, user.version, edge(self.state, self.rules, unit, user), None]
             if found[2] is not None:
                 self.log.refuse(STAGE, unit, user, found[2])
-                return None
-            gain += found[3]
-        return ticks(gain + (self.rules.device.launch + time_alone(unit, self.rules)))
+                return False
+        return True
 
-    def renew(self, producer: Unit, users: list[Unit]) -> None:
-        """Key what a step changed: the new groups, what they read, and the producer if it is still there."""
-        changed: dict[Unit, None] = {}
-        maker = self.state.maker
+    def _gain(self, unit: Unit, users: list[Unit]) -> _Key:
+        """Seconds saved by taking a producer into its users. XLA counts the bitcasts that read it, too,
+        though nothing goes into them."""
+        rules = self.rules
+        alone, gain, each = time_alone(unit, rules), 0.0, dict[int, float]()
+        if self.bitcasts:
+            users = self.state.users(unit)
+        known = self.edges[unit.key]
         for user in users:
-            changed[user] = None
-            for operand in user.operands:
-                changed[maker[operand]] = None
-        if producer.key in self.state.units:
-            changed[producer] = None
-        for unit in changed:
-            self.put(unit)
+            key = user.key
+            found = known.get(key)
+            saved = found[3] if found is not None else None
+            each[key] = saved = self._saves(unit, user) if saved is None else saved
+            gain += saved
+        return _Key(ticks(gain + (rules.device.launch + alone)), alone, each)
 
-    def _pair(self, unit: Unit, user: Unit) -> _Pair:
-        why = edge(self.state, self.rules, unit, user)
-        if why is not None:
-            return unit.version, user.version, why, 0.0
-        gain = time_alone(user, self.rules) - time_with(unit, user, self.rules)
-        return unit.version, user.version, None, gain
+    def _saves(self, unit: Unit, user: Unit) -> float:
+        """Seconds that one user saves, the launch of the producer aside."""
+        found = self.edges[unit.key].get(user.key)
+        if found is None:  # a bitcast, which nothing goes into
+            return time_alone(user, self.rules) - time_with(unit, user, self.rules)
+        if found[3] is None:
+            found[3] = time_alone(user, self.rules) - time_with(unit, user, self.rules)
+        return found[3]
+
+    def _renewed(self, unit: Unit, key: _Key, touched: list[Unit], gone: Sequence[int]) -> _Key:
+        """A queued key, with what has changed of its users in a step."""
+        alone = time_alone(unit, self.rules)
+        gain = key.saved + (alone - key.alone)
+        for number in gone:
+            gain -= key.users.pop(number, 0.0)
+        known, each = self.edges[unit.key], key.users
+        for user in touched:
+            found = known.get(user.key)
+            saved = found[3] if found is not None else None
+            each[user.key] = saved = self._saves(unit, user) if saved is None else saved
+            gain += saved
+        key.saved, key.alone = ticks(gain), alone
+        return key
+
+    def renew(self, producer: Unit, users: list[Unit], groups: set[int]) -> None:
+        """Key what a step changed: the new groups, what they read, and the producer if it is still there.
+        `groups` are the users that were groups before."""
+        changed: dict[Unit, list[Unit]] = {}
+        maker, queued = self.state.maker, self.queued
+        for user in users:
+            if user not in changed:
+                changed[user] = []
+            if user.key not in groups:
+                queued.pop(user.key, None)
+            for operand in user.operands:
+                unit = maker[operand]
+                touched = changed.get(unit)
+                if touched is None:
+                    changed[unit] = [user]
+                elif not touched or touched[-1] is not user:
+                    touched.append(user)
+        if producer.key in self.state.units:
+            changed.setdefault(producer, [])
+        gone = [user.key for user in users] + [producer.key]
+        for user in users:
+            if (key := queued.get(user.key)) is not None:
+                # What it was counted with is of its older self, and all that XLA forgets.
+                key.users = {n: saved for n, saved in key.users.items() if n in gone}
+        for unit, touched in changed.items():
+            self.put(unit, touched, gone)
 
 
 def fusible(unit: Unit) -> bool:

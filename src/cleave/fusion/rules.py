@@ -123,6 +123,8 @@ class Rules:
     batch_elements: int = 128 * 2048
     batch_members: int = 30
     concat_penalty: int = 400
+    concat_kernel: bool = True
+    """Today's XLA makes a concatenation of few parts in a kernel of its own, which has one result."""
     today: bool = field(init=False, repr=False, compare=False, default=False)
     most_args: int = field(init=False, repr=False, compare=False, default=0)
     shared: int = field(init=False, repr=False, compare=False, default=0)

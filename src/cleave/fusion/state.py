@@ -22,6 +22,8 @@ class State:
     """All units of a graph, changed only by `fuse`, `absorb` and `join`."""
 
     graph: Graph
+    today: bool = False
+    """Whether its units count uses as today's XLA does."""
     units: dict[int, Unit] = field(default_factory=dict[int, Unit])
     maker: dict[int, Unit] = field(default_factory=dict[int, Unit])
     readers: dict[int, dict[int, None]] = field(default_factory=dict[int, "dict[int, None]"])
@@ -241,9 +243,10 @@ class State:
                 yield unit
 
 
-def start(graph: Graph) -> State:
-    """The state before any pass: every vertex alone, except for groups that the graph comes with."""
-    state = State(graph, results=frozenset(o.number for o in graph.outputs))
+def start(graph: Graph, today: bool = False) -> State:
+    """The state before any pass: every vertex alone, except for groups that the graph comes with. Uses are
+    counted as today's XLA does, or as it did before."""
+    state = State(graph, today, results=frozenset(o.number for o in graph.outputs))
     state.readers = {v.number: {} for v in graph.vertices}
     inside: set[int] = set()
     for formed in graph.formed:
@@ -270,7 +273,7 @@ def _read(state: State, number: int) -> bool:
 
 
 def _new(state: State, members: Iterable[int], outputs: list[int], kind: str) -> None:
-    unit = Unit(state.graph, state.formed, {}, outputs, kind)
+    unit = Unit(state.graph, state.formed, {}, outputs, kind, state.today)
     state.formed += 1
     for member in sorted(members, reverse=True):
         unit.add(member)

@@ -38,6 +38,8 @@ ROW_STEPS = frozenset({"reduce", "broadcast"})
 COUNTED = SPECIAL | {"reduce-window"}
 LOOP, INPUT, ROWS = "L", "I", "R"
 """Kinds: a loop over the result, a kernel that follows its input, and ours, which keeps whole rows."""
+MOST_PARTS = 4
+"""Parts of a concatenation that XLA has a kernel of its own for."""
 GROUP = -1
 """The index source that stands for the kernel's own index."""
 
@@ -55,7 +57,8 @@ SAME, ROW_STEP, TILED = 1, 2, 4
 
 class Facts(NamedTuple):
     """How a value is used in a unit: from which index sources, how often its code is emitted, flags over all
-    paths to a result, and how many elements are computed or read."""
+    paths to a result, and how many elements are computed or read. An index source is a user that reads at
+    other places than its own or, as today's XLA counts, what is read so."""
 
     sources: frozenset[int]
     emissions: int
@@ -88,6 +91,9 @@ class Unit:
     members: dict[int, None]
     outputs: list[int]
     kind: str = ""
+    today: bool = False
+    """Whether uses are counted as today's XLA does: what is not read elementwise is an index source of its
+    own, with the sum of its uses. Before, its user was one, with the largest."""
     operands: dict[int, float] = field(default_factory=dict[int, float])
     """What is read, in order, with the seconds that it takes (`cost.py`) or `UNTIMED`."""
     fresh: list[int] = field(default_factory=list[int])
@@ -95,6 +101,8 @@ class Unit:
     inner: dict[int, list[int]] = field(default_factory=dict[int, "list[int]"])
     facts: dict[int, Facts] = field(default_factory=dict[int, Facts])
     demand: dict[int, float] = field(default_factory=dict[int, float])
+    emitted: dict[int, int] = field(default_factory=dict[int, int])
+    """How often an index source is emitted, as today's XLA counts."""
     ends: dict[int, Vertex] = field(default_factory=dict[int, Vertex])
     counted: int = 0
     """The first members, whose code is counted in `size` and `splits`."""
@@ -108,6 +116,10 @@ class Unit:
     """The operations of the first members by today's tables and by X23's, as counted by `cost.py`."""
     blocks: float = 0.0
     """The blocks that the times of `operands` were computed for."""
+    repeated: tuple[float, int] = (0.0, 0)
+    """Operations and code of members that were brought in again (`repeats.py`)."""
+    read_again: dict[int, float] = field(default_factory=dict[int, float])
+    """Elements of operands that such members read."""
     heavy: bool = False
     scatters: bool = False
     reduced: int = 0
@@ -118,6 +130,8 @@ class Unit:
     """Members that are not simply elementwise."""
     specials: int = 0
     """Members that could make the kernel follow its input."""
+    concats: int = 0
+    """Members that concatenate."""
     horizontal: bool = False
     row_count: int = 0
     version: int = 0
@@ -187,6 +201,7 @@ class Unit:
     def _count(self, v: Vertex) -> None:
         """What the limits of kernels count of a member that is not simply elementwise."""
         self.odd += 1
+        self.concats += v.opcode == "concat"
         if v.opcode not in COUNTED:
             return
         found = self.graph.counts.get(v.number) or counts(self.graph, v)
@@ -207,6 +222,7 @@ class Unit:
         if self.facts:
             self.facts.clear()
             self.demand.clear()
+            self.emitted.clear()
             self.operands = dict.fromkeys(self.operands, UNTIMED)
             self.fresh = [SOMEWHERE]
         self.counted = self.size = self.splits = 0
@@ -257,42 +273,71 @@ class Unit:
             if work == v.elements or sources != WHOLE:
                 return use
             return _new(Facts, (sources, emissions, flags, float(v.elements)))
-        how, more, each = self.graph.links.get((number, user)) or link(self.graph, number, user)
-        if how & self._inherits():
+        how, more, each, times = self.graph.links.get((number, user)) or link(self.graph, number, user)
+        if how & self.inherits():
             if len(sources) > 1:
                 return self._of_many(v, users)
             (source,) = sources
-            amount = float(v.elements) if source == GROUP else self.demand.get(source, 0.0)
+            amount = float(v.elements) if source == GROUP else self.amount(source, v)
             return _new(Facts, (sources, emissions, flags | more, float(-(-amount // 1))))
+        if self.today:
+            amount = self.demand[number] = float(-(-(work * each) // 1)) * times
+            self.emitted[number] = emissions = emissions * times
+            return _new(Facts, (frozenset((number,)), emissions, flags | more, amount))
         amount = self._demanded(user, work * each)
         return _new(Facts, (frozenset((user,)), emissions, flags | more, float(-(-amount // 1))))
 
     def _of_many(self, v: Vertex, users: Sequence[int]) -> Facts:
-        number, shape = v.number, v.shape
+        number, shape, today = v.number, v.shape, self.today
         vertices, facts, links = self.graph.vertices, self.facts, self.graph.links
         sources: set[int] = {GROUP} if number in self.outputs else set()
-        flags, inherits = 0, self._inherits()
+        flags, inherits = 0, self.inherits()
+        own, emitted = 0.0, 0
         for user in users:
             use, u = facts[user], vertices[user]
             flags |= use.flags
             if u.pointwise and (u.shape is shape or same_dims(u.shape, shape)):
                 sources |= use.sources
                 continue
-            how, more, each = links.get((number, user)) or link(self.graph, number, user)
+            how, more, each, times = links.get((number, user)) or link(self.graph, number, user)
             flags |= more
             if how & inherits:
                 sources |= use.sources
+            elif today:
+                own += -(-(use.work * each) // 1) * times
+                emitted += use.emissions * times
             else:
                 sources.add(user)
                 self._demanded(user, use.work * each)
+        if emitted:
+            sources.add(number)
+            self.demand[number], self.emitted[number] = own, emitted
         if len(sources) == 1 and GROUP in sources:
             return _new(Facts, (WHOLE, 1, flags, float(v.elements)))
-        demand = self.demand
-        work = sum([demand.get(s, 0.0) for s in sources if s != GROUP])
-        if GROUP in sources:
-            work += v.elements
-        count = sum([1 if s == GROUP else facts[s].emissions for s in sources])
+        work = sum([v.elements if s == GROUP else self.amount(s, v) for s in sources])
+        if today:
+            count = sum([1 if s == GROUP else self.emitted[s] for s in sources])
+        else:
+            count = sum([1 if s == GROUP else facts[s].emissions for s in sources])
         return _new(Facts, (frozenset(sources), count, flags, float(-(-work // 1))))
+
+    def amount(self, source: int, v: Vertex) -> float:
+        """How many elements of a vertex an index source asks for."""
+        found = self.demand.get(source, 0.0)
+        if self.today:
+            elements = self.graph.vertices[source].elements
+            if elements != v.elements:
+                return found * v.elements / elements if elements else 0.0
+        return found
+
+    def common(self, one: int, two: int) -> float:
+        """How much of a value is read for another one already: the share of its elements that both are needed
+        for from the same index sources."""
+        first, second = self.use(one).sources, self.use(two).sources
+        v = self.graph.vertices[one]
+        if first == WHOLE or second == WHOLE or not v.elements:
+            return 1.0 if GROUP in first and GROUP in second else 0.0
+        return sum([1.0 if s == GROUP else self.amount(s, v) / v.elements for s in first & second])
 
     def _demanded(self, user: int, amount: float) -> float:
         """The most elements that any operand of a user has to give for it."""
@@ -300,11 +345,12 @@ class Unit:
         found = self.demand[user] = amount if amount > before else before
         return found
 
-    def _inherits(self) -> int:
+    def inherits(self) -> int:
         """Which users of a value hand their index on to it, in a kernel of this kind."""
         if self.kind == ROWS:
             return SAME | ROW_STEP | TILED
-        return SAME if self.kind == LOOP else SAME | TILED
+        same = 0 if self.today else SAME
+        return same if self.kind == LOOP else same | TILED
 
     # ------------------------------------------------------------ what follows from the members
 
@@ -328,7 +374,12 @@ class Unit:
                 if vertices[n].opcode in CACHE_BREAKERS:
                     self.splits += count
             self.counted = len(self.members)
-        return self.size, self.splits
+        return self.size + self.repeated[1], self.splits
+
+    def read_work(self, number: int) -> float:
+        """Elements of a value that it reads."""
+        work = (self.facts.get(number) or self.use(number)).work
+        return work + self.read_again.get(number, 0.0) if self.read_again else work
 
     def hero(self, output: int) -> Vertex:
         """The operation that decides how a result's kernel is made: up from the root through light operations
@@ -366,6 +417,21 @@ class Unit:
             found = self.keep("leading", tiled[0] if tiled else heroes[0])
         return found
 
+    def may_concatenate(self) -> bool:
+        """Whether a concatenation may lead it: cheaper to tell than which one does."""
+        root = self.root
+        light = root.opcode == "concat" or len(root.operands) == 1
+        return bool(self.concats) and light and len(self.outputs) == 1
+
+    def concatenation(self) -> Vertex | None:
+        """The concatenation that a kernel with one result is made for: today's XLA has a kernel of its own
+        for few parts, which goes over the largest."""
+        if not self.may_concatenate():
+            return None
+        hero = self.hero(self.outputs[0])
+        fits = hero.opcode == "concat" and hero.number in self.members and len(hero.operands) <= MOST_PARTS
+        return hero if fits else None
+
     def natural_kind(self) -> str:
         """`I` if a result's hero follows its input, else `L`."""
         if not self.specials:
@@ -391,9 +457,9 @@ class Unit:
         return not self.kind and always_duplicable(self.root)
 
 
-def link(graph: Graph, number: int, user: int) -> tuple[int, int, float]:
-    """How a vertex reads an operand: `SAME`, `ROW_STEP` and `TILED`, the flags of the use, and the elements
-    of the operand for each of its own. Kept with the graph."""
+def link(graph: Graph, number: int, user: int) -> tuple[int, int, float, int]:
+    """How a vertex reads an operand: `SAME`, `ROW_STEP` and `TILED`, the flags of the use, the elements of
+    the operand for each of its own, and as how many of its operands. Kept with the graph."""
     found = graph.links.get((number, user))
     if found is None:
         v, u = graph.vertices[number], graph.vertices[user]
@@ -403,7 +469,7 @@ def link(graph: Graph, number: int, user: int) -> tuple[int, int, float]:
         flags = 0
         if not u.pointwise:
             flags = MIXED * (not pointwise_in(u, v)) | REUSED * reuses(u, v) | EXPANDED * expands(u, v)
-        found = graph.links[number, user] = (how, flags, reads_each(u, v))
+        found = graph.links[number, user] = (how, flags, reads_each(u, v), sum(o is v for o in u.operands))
     return found
 
 

@@ -3,7 +3,7 @@
     program rms_linear(x: f32[N, K], w: f32[O, K], eps: scalar f32) where K = 2048, M = N - 1 {
       sq[n: N]: f32 = sum[k: K](sq_x[n, k])       # reduction; `contract[k: K](a[n, k], b[k])`
       c[n: N, z: (A | B)]: f32 = cat[z = a | b](x[n, a], y[n, b])
-      at[n: N]: i64 = index(n + 1)                # terms: `2*i - T`, `ids[i]`, `in0(i)`, `join(p, i)`
+      at[n: N]: i64 = index(n + 1)                # terms: `2*i - T`, `ids[i]`, ... (`parse_terms`)
       y[n: N]: f32 = mul(sq[n], 0.5)              # pointwise; literals and `size(K)` may stand inside
       scan walk[t: T](s[n: N] = y[n]; a[n: N] = z[t, n])   # a loop: states; what a step reads
       body step(s: f32[N], a: f32[N]) { ... return s: add1[n], seen: mul1[n] }
@@ -17,7 +17,6 @@ Every error is a `ParseError` that shows the place and says what was expected.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,21 +24,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 
 from cleave.errors import Bug
-from cleave.ir.dims import (
-    Atom,
-    Dim,
-    Extent,
-    Gather,
-    Index,
-    Inject,
-    Join,
-    Leaf,
-    Lookup,
-    Term,
-    Union,
-    extent,
-    term,
-)
+from cleave.ir.dims import Atom, Dim, Extent, Index, Union
 from cleave.ir.lexis import Cursor, Token, at_number, index_names, parse_dim, parse_number
 from cleave.ir.loops import scan_nodes
 from cleave.ir.ops import (
@@ -59,6 +44,7 @@ from cleave.ir.ops import (
     scalar_node,
     size,
 )
+from cleave.ir.parse_terms import Known, listed
 from cleave.ir.program import Output, Program
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -95,128 +81,14 @@ class _Literal:
 
 
 @dataclass(slots=True)
-class Block:
-    """Reads one program; `atoms` holds the names of the dims that are declared so far. While `pending` is a
-    list, dims may be used before they are declared, and are noted there."""
+class Block(Known):
+    """Reads one program. `names` holds the first name of each node, `axes` the names of a node's axes by its
+    name, `loops` and `results` the results of each loop and what they are called."""
 
-    cursor: Cursor
-    atoms: set[str]
-    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     names: dict[Node, str] = field(default_factory=dict[Node, str])
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    pending: list[tuple[str, Token]] | None = None
     loops: dict[str, tuple[Node, ...]] = field(default_factory=dict[str, tuple[Node, ...]])
     results: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-
-    # ------------------------------------------------------------ dims and terms
-
-    def dim(self) -> Dim:
-        """A dim that is declared."""
-        return parse_dim(self.cursor, self._atom)
-
-    def _atom(self) -> Atom:
-        token = self.cursor.peek()
-        return self._declared(self.cursor.name("a dim"), token)
-
-    def _declared(self, name: str, token: Token) -> Atom:
-        if self.pending is not None:
-            self.pending.append((name, token))
-        elif name not in self.atoms:
-            hint = f"dims are declared by inputs, or by `where {name}`; here: {_listed(self.atoms)}"
-            raise self.cursor.error(f"dim {name} is not declared", token, hint)
-        return Atom(name)
-
-    def _new_atom(self) -> Atom:
-        name = self.cursor.name("a dim")
-        self.atoms.add(name)
-        return Atom(name)
-
-    def term(self, indices: dict[str, Index]) -> Term:
-        """An index term, for the indices that are in scope."""
-        leaves: list[tuple[Leaf, int]] = []
-        offset = Extent()
-        sign = -1 if self.cursor.accept("-") else 1
-        while True:
-            leaf, factor = self._product(indices)
-            if isinstance(leaf, Extent):
-                offset += leaf * (sign * factor)
-            else:
-                leaves.append((leaf, sign * factor))
-            if not self.cursor.at("+") and not self.cursor.at("-"):
-                return term(*leaves, offset=offset)
-            sign = 1 if self.cursor.take().text == "+" else -1
-
-    def _product(self, indices: dict[str, Index]) -> tuple[Leaf | Extent, int]:
-        factor = 1
-        if self.cursor.peek().kind == "number":
-            factor = self.cursor.integer("an integer")
-            if not self.cursor.accept("*"):
-                return Extent(factor), 1
-        return self._leaf(indices), factor
-
-    def _leaf(self, indices: dict[str, Index]) -> Leaf | Extent:
-        cursor, token = self.cursor, self.cursor.peek()
-        call = cursor.at("(", 1) and token.kind == "name"
-        if call and (token.text in ("join", "lookup") or re.fullmatch(r"in\d+", token.text)):
-            return self._call(indices)
-        if token.kind in ("name", "quoted") and cursor.at("[", 1):
-            return Gather(self.access(indices))
-        if token.kind == "name" and token.text in indices:
-            return indices[cursor.take().text]
-        if cursor.at("(") or (call and token.text in ("parts", "part")):
-            return extent(0, (self.dim(), 1))
-        name = cursor.name("an index, a dim or a gather")
-        if self.pending is None and name not in self.atoms:
-            known = f"indices here: {_listed(indices)}; dims: {_listed(self.atoms)}"
-            raise cursor.error(f"there is no index and no dim called {name}", token, known)
-        return extent(0, (self._declared(name, token), 1))
-
-    def _call(self, indices: dict[str, Index]) -> Leaf:
-        word = self.cursor.take().text
-        self.cursor.expect("(")
-        if word == "lookup":
-            leaf: Leaf = Lookup(self.cursor.name("a tile"))
-        elif word == "join":
-            part = self.term(indices)
-            self.cursor.expect(",")
-            leaf = Join(part, self.term(indices))
-        else:
-            leaf = Inject(int(word[2:]), self.term(indices))
-        self.cursor.expect(")")
-        return leaf
-
-    def access(self, indices: dict[str, Index]) -> Access:
-        """`x[i, j + 1]`, or just `x` for a node without axes."""
-        token = self.cursor.peek()
-        node = self.node()
-        terms = self.cursor.sequence(lambda: self.term(indices), "]") if self.cursor.accept("[") else []
-        if len(terms) != len(node.axes):
-            dims = f"[{', '.join(map(str, node.dims))}]"
-            what = f"{token.text} has axes {dims}, and is read with {len(terms)} terms"
-            raise self.cursor.error(what, token)
-        return Access(node, tuple(terms))
-
-    def node(self) -> Node:
-        """A node by its name."""
-        token = self.cursor.peek()
-        name = self.cursor.name("a node")
-        if name not in self.nodes:
-            raise self.cursor.error(f"{name} is not defined", token, f"defined above: {_listed(self.nodes)}")
-        return self.nodes[name]
-
-    def declare(self, indices: dict[str, Index]) -> list[Index]:
-        """`i: N, j: K]`, after the opening bracket; adds to the indices that are known."""
-
-        def one() -> Index:
-            token = self.cursor.peek()
-            name = self.cursor.name("an index")
-            if name in indices:
-                raise self.cursor.error(f"index {name} is declared twice", token)
-            self.cursor.expect(":")
-            indices[name] = Index(self.dim(), len(indices))
-            return indices[name]
-
-        return self.cursor.sequence(one, "]")
 
     # ------------------------------------------------------------ operations
 
@@ -333,14 +205,12 @@ class Block:
         token = cursor.peek()
         name = cursor.name("the name of a loop")
         if name not in self.loops:
-            raise cursor.error(f"there is no loop {name}", token, f"loops above: {_listed(self.loops)}")
+            raise cursor.error(f"there is no loop {name}", token, f"loops above: {listed(self.loops)}")
         cursor.expect(",")
         token = cursor.peek()
         result = cursor.name("an output of the loop's body")
         if result not in self.results[name]:
-            raise cursor.error(
-                f"loop {name} has no {result}", token, f"it has: {_listed(self.results[name])}"
-            )
+            raise cursor.error(f"loop {name} has no {result}", token, f"it has: {listed(self.results[name])}")
         cursor.expect(")")
         node = self.loops[name][self.results[name].index(result)]
         if (node.dims, node.dtype) != (tuple(i.dim for i in axes), dtype):
@@ -380,7 +250,7 @@ class Block:
         name = cursor.name("an index")
         index = indices.get(name)
         if index is None or not isinstance(index.dim, Union):
-            raise cursor.error(f"{name} is not an index over a union `(A | B)`", token, _listed(indices))
+            raise cursor.error(f"{name} is not an index over a union `(A | B)`", token, listed(indices))
         cursor.expect("=")
         own: dict[str, Index] = {}
         while not own or cursor.accept("|"):
@@ -436,9 +306,9 @@ class Block:
                 self.cursor.take()
                 return ()
             raise self.cursor.wrong("a dim or `1`", "name the size, and give it: `where K = 64`")
-        dims = [parse_dim(self.cursor, self._new_atom)]
+        dims = [parse_dim(self.cursor, self.new_atom)]
         while self.cursor.accept("*"):
-            dims.append(parse_dim(self.cursor, self._new_atom))
+            dims.append(parse_dim(self.cursor, self.new_atom))
         return tuple(dims)
 
     def _where(self) -> list[tuple[Atom, int | Extent]]:
@@ -446,7 +316,7 @@ class Block:
         self.pending = []
         while True:
             token = self.cursor.peek()
-            atom = self._new_atom()
+            atom = self.new_atom()
             if self.cursor.accept("="):
                 if atom in sizes:
                     raise self.cursor.error(f"the size of {atom} is given twice", token)
@@ -455,7 +325,7 @@ class Block:
                 break
         used, self.pending = self.pending, None
         for name, token in used:
-            self._declared(name, token)
+            self.declared(name, token)
         return list(sizes.items())
 
     def _size(self) -> int | Extent:
@@ -478,9 +348,7 @@ class Block:
             called = self.cursor.name("a node")
         node = self.nodes.get(called)
         if node is None:
-            raise self.cursor.error(
-                f"{called} is not defined", token, f"defined above: {_listed(self.nodes)}"
-            )
+            raise self.cursor.error(f"{called} is not defined", token, f"defined above: {listed(self.nodes)}")
         axes = self.axes[called] if called in self.axes else index_names(node.dims, ())
         groups: list[tuple[int, ...]] = []
         if self.cursor.accept("["):
@@ -503,7 +371,3 @@ class Block:
                 raise self.cursor.error(what, token, f"its axes: {', '.join(axes) or 'none'}")
             group.append(axes.index(name))
         return tuple(group)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"

@@ -172,25 +172,7 @@ def _split(loop: Loop, number: int, axis: int, count: int) -> Loop:
     taken = {*loop.names, *(o.name for o in body.outputs)}
     names = [_free(f"{state.op.name}{c}", taken) for c in range(count)]
     parts = [input_node(name, [[dim] for dim in rest], state.dtype) for name in names]
-
-    def visit(node: Node, replaced: Replaced) -> Access:
-        if not any(a.node is state for a in node.args):
-            return replace_arguments(node, replaced).read()
-        args: list[Access] = []
-        for a in node.args:
-            if a.node is not state:
-                args.append(replace_access(a, replaced))
-                continue
-            terms = [t for n, t in enumerate(a.terms) if n != axis]
-            place = _fixed(a.terms[axis])
-            assert place is not None
-            args.append(Access(parts[place], tuple(terms)))
-        return rebuild(node, args).read()
-
-    inner = [n for n in sort_nodes(o.node for o in body.outputs) if n is not state]
-    replaced: dict[Node, Access] = {}
-    for node in inner:
-        replaced[node] = visit(node, replaced)
+    replaced = _reading_parts(body, state, axis, parts)
     outputs: list[Output] = []
     for n, output in enumerate(body.outputs):
         access = replaced[output.node]
@@ -216,6 +198,30 @@ def _split(loop: Loop, number: int, axis: int, count: int) -> Loop:
     op = nodes[0].op
     assert isinstance(op, Scan)
     return loop_of(op)
+
+
+def _reading_parts(body: Program, state: Node, axis: int, parts: Sequence[Node]) -> dict[Node, Access]:
+    """What each value of a body becomes where it reads the parts of a state and not the state."""
+
+    def visit(node: Node) -> Access:
+        if not any(a.node is state for a in node.args):
+            return replace_arguments(node, replaced).read()
+        args: list[Access] = []
+        for a in node.args:
+            if a.node is not state:
+                args.append(replace_access(a, replaced))
+                continue
+            terms = [t for n, t in enumerate(a.terms) if n != axis]
+            place = _fixed(a.terms[axis])
+            assert place is not None
+            args.append(Access(parts[place], tuple(terms)))
+        return rebuild(node, args).read()
+
+    replaced: dict[Node, Access] = {}
+    for node in sort_nodes(o.node for o in body.outputs):
+        if node is not state:
+            replaced[node] = visit(node)
+    return replaced
 
 
 def _free(wish: str, taken: set[str]) -> str:

@@ -4,29 +4,29 @@
 of nodes come back where `Program.names` gave valid and distinct ones, others are made up from the
 operation. `parse_candidate(print_candidate(c)) == c` in the same way. Literals and sizes without a name
 stand where they are used, with their dtype only if it is not the obvious one (`literal_dtype`).
-The grammar is described by example in `parse`, which reads it back.
+The grammar is described by example in `parse`, which reads it back; what is called how, `names` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cleave.errors import Bug
 from cleave.ir.candidate import Candidate, Element, Fold
-from cleave.ir.dims import Atom, Extent, Gather, Index, Inject, Join, Lookup, Term, Union, atoms_of
+from cleave.ir.dims import Atom, Extent, Gather, Index, Inject, Join, Term, Union, atoms_of
 from cleave.ir.lexis import (
     dim_text,
     extent_text,
     group_text,
     index_names,
-    is_word,
     number_text,
     quote,
     string_text,
     term_text,
 )
-from cleave.ir.loops import Loop, loop_of, loops_in
+from cleave.ir.loops import Loop, loop_of
+from cleave.ir.names import Names, atoms_in, input_name, names_of
 from cleave.ir.ops import (
     Access,
     Cat,
@@ -58,160 +58,15 @@ def print_candidate(candidate: Candidate) -> str:
     return "\n".join(["candidate {", *_indent(_candidate_lines(candidate)), "}"]) + "\n"
 
 
-# ---------------------------------------------------------------- names
-
-
-@dataclass(slots=True)
-class _Names:
-    """What nodes and indices are called in one block. `taken` holds what an index must not be called,
-    `texts` the names in backquotes where they need them."""
-
-    nodes: dict[Node, str]
-    inline: frozenset[Node]
-    taken: set[str] = field(default_factory=set[str])
-    texts: dict[Node, str] = field(default_factory=dict[Node, str])
-    loops: dict[Loop, str] = field(default_factory=dict["Loop", str])
-
-    def indices(self, node: Node) -> dict[Index, str]:
-        """Names for the axes and bound indices of a node."""
-        own = (*node.axes, *node.bound)
-        return dict(zip(own, index_names((i.dim for i in own), self.taken), strict=True))
-
-
-def _names_of(program: Program, extra: Sequence[Node] = (), taken: Iterable[str] = ()) -> _Names:
-    """Names for a program's nodes, and for `extra` nodes which are defined beside it."""
-    order = sort_nodes([*(o.node for o in program.outputs), *extra])
-    inputs: dict[str, Node] = {}
-    for node in program.inputs:
-        name = _input_name(node)
-        if inputs.setdefault(name, node) is not node:
-            raise Bug(f"program {program.name}: two inputs are named {name}")
-    given = {n: program.names[n] for n in order if n in program.names and n not in program.inputs}
-    counts: dict[str, int] = {}
-    for name in given.values():
-        counts[name] = counts.get(name, 0) + 1
-    named = {n: t for n, t in given.items() if counts[t] == 1 and is_word(t) and t not in inputs}
-    names = _Names({n: t for t, n in inputs.items()} | named, _inline(program, extra, order, named))
-    _make_up(names, order, program.outputs, taken)
-    names.texts = {node: quote(name) for node, name in names.nodes.items()}
-    atoms = (*program.dims, *(a for n in order for a in _atoms_in(n)))
-    names.taken = {*names.nodes.values(), *(a.name for a in atoms)}
-    names.loops = {loop: f"loop{n}" for n, loop in enumerate(loops_in(order), 1)}
-    return names
-
-
 def printed(program: Program, taken: Iterable[str] = ()) -> tuple[Program, list[str]]:
     """The program with the names that its values have in print, and its lines; names that are made up are
     none of `taken`."""
-    names = _names_of(program, taken=taken)
+    names = names_of(program, taken=taken)
     called = {n: t for n, t in names.nodes.items() if not isinstance(n.op, Input | Scalar)}
     return replace(program, names=called), _program_lines(program, "program", frozenset(), names)
 
 
-def _make_up(
-    names: _Names, order: Sequence[Node], outputs: Sequence[Output], taken: Iterable[str] = ()
-) -> None:
-    """Name what has no name yet: an output's node like the output, others after their operation."""
-    used = {*names.nodes.values(), *taken}
-    for output in outputs:
-        if output.node not in names.nodes and is_word(output.name) and output.name not in used:
-            names.nodes[output.node] = output.name
-            used.add(output.name)
-    used |= {output.name for output in outputs}
-    last: dict[str, int] = {}
-    for node in order:
-        if node in names.nodes or node in names.inline:
-            continue
-        stem = _stem(node)
-        name = ""
-        while not name or name in used:
-            last[stem] = last.get(stem, 0) + 1
-            name = f"{stem}{last[stem]}"
-        used.add(name)
-        names.nodes[node] = name
-
-
-def _inline(
-    program: Program, extra: Sequence[Node], order: Sequence[Node], named: Mapping[Node, str]
-) -> frozenset[Node]:
-    """Literals and sizes that need no line of their own."""
-    kept = {*(o.node for o in program.outputs), *extra}
-    for node in order:
-        direct = list(node.args)
-        kept |= {a.node for a in node.reads if not any(a is d for d in direct)}
-    return frozenset(
-        n for n in order if isinstance(n.op, Const | SizeOf) and n not in named and n not in kept
-    )
-
-
-def _stem(node: Node) -> str:
-    match node.op:
-        case Map(fn, _):
-            return fn
-        case Reduce(kind, _, _):
-            return kind
-        case Contract():
-            return "dot"
-        case SizeOf():
-            return "count"
-        case Position():
-            return "at"
-        case Cat():
-            return "joined"
-        case Scan(body=body, result=result):
-            return body.outputs[result].name if is_word(body.outputs[result].name) else "state"
-        case _:
-            return "value"
-
-
-def _input_name(node: Node) -> str:
-    if not isinstance(node.op, Input | Scalar):
-        raise Bug(f"an input is a {type(node.op).__name__}")
-    return node.op.name
-
-
-# ---------------------------------------------------------------- atoms that must be declared
-
-
-def _atoms_in(node: Node) -> list[Atom]:
-    found = [a for i in (*node.axes, *node.bound) for a in atoms_of(i.dim)]
-    match node.op:
-        case SizeOf(dim):
-            found += atoms_of(dim)
-        case Position(value):
-            found += _atoms_in_terms([value])
-        case Cat(axis, _):
-            dim = node.axes[axis].dim
-            assert isinstance(dim, Union)
-            found += [a for part in dim.parts for a in atoms_of(part)]
-        case Scan(over, body):
-            found += [*atoms_of(over), *body.dims]
-        case _:
-            pass
-    return found + [a for access in node.args for a in _atoms_in_terms(access.terms)]
-
-
-def _atoms_in_terms(terms: Iterable[Term]) -> list[Atom]:
-    found: list[Atom] = []
-    for value in terms:
-        for leaf, _ in value.leaves:
-            match leaf:
-                case Index(dim, _):
-                    found += atoms_of(dim)
-                case Gather(access):
-                    found += _atoms_in_terms(access.terms)
-                case Inject(_, inner):
-                    found += _atoms_in_terms([inner])
-                case Join(part, within):
-                    found += _atoms_in_terms([part, within])
-                case Lookup():
-                    pass
-        found += _atoms_in_extent(value.offset)
-    return found
-
-
-def _atoms_in_extent(value: Extent) -> list[Atom]:
-    return [a for dim, _ in value.terms for a in atoms_of(dim)]
+# ---------------------------------------------------------------- programs
 
 
 def _declared(program: Program) -> dict[Atom, None]:
@@ -220,19 +75,16 @@ def _declared(program: Program) -> dict[Atom, None]:
     return found | {atom: None for atom, _ in program.sizes}
 
 
-# ---------------------------------------------------------------- programs
-
-
 def _program_lines(
-    program: Program, word: str, outer: frozenset[Atom], names: _Names | None = None
+    program: Program, word: str, outer: frozenset[Atom], names: Names | None = None
 ) -> list[str]:
-    names = names or _names_of(program)
+    names = names or names_of(program)
     header = _header(program, word, _where(program, outer))
     body = _body_lines(program, names, outer)
     return [*header, *_indent([*body, *_returns(program, names)]), "}"]
 
 
-def _body_lines(program: Program, names: _Names, outer: frozenset[Atom]) -> list[str]:
+def _body_lines(program: Program, names: Names, outer: frozenset[Atom]) -> list[str]:
     """A line for each node, and before the first result of a loop the loop."""
     lines: list[str] = []
     written: set[Loop] = set()
@@ -246,7 +98,7 @@ def _body_lines(program: Program, names: _Names, outer: frozenset[Atom]) -> list
     return lines
 
 
-def _loop_lines(loop: Loop, names: _Names, outer: frozenset[Atom]) -> list[str]:
+def _loop_lines(loop: Loop, names: Names, outer: frozenset[Atom]) -> list[str]:
     """A loop: what its body's inputs are, states first, and the body."""
     (step,) = index_names([loop.over], names.taken)
     texts: list[str] = []
@@ -254,7 +106,7 @@ def _loop_lines(loop: Loop, names: _Names, outer: frozenset[Atom]) -> list[str]:
         called = dict(zip(node.axes, index_names(node.dims, names.taken | {step}), strict=True))
         axes = f"[{_declare(called, called)}]" if called else ""
         read = _argument(access, names, {**called, loop.time(number): step}, node.dtype)
-        texts.append(f"{quote(_input_name(node))}{axes} = {read}")
+        texts.append(f"{quote(input_name(node))}{axes} = {read}")
     parts = [", ".join(texts[: loop.states]), ", ".join(texts[loop.states :])]
     start = f"scan {names.loops[loop]}[{step}: {dim_text(loop.over)}]("
     lines = [f"{start}{'; '.join(parts).rstrip()})"]
@@ -278,7 +130,7 @@ def _header(program: Program, word: str, where: str) -> list[str]:
 
 
 def _input_text(node: Node) -> str:
-    name = quote(_input_name(node))
+    name = quote(input_name(node))
     if isinstance(node.op, Input):
         return f"{name}: {node.dtype}[{', '.join(map(group_text, node.op.layout))}]"
     return f"{name}: scalar {node.dtype}"
@@ -293,13 +145,13 @@ def _where(program: Program, outer: frozenset[Atom]) -> str:
         else:
             text = str(int(value))
         items.append(f"{quote(atom.name)} = {text}")
-    used = [*program.dims, *(a for node in program.nodes for a in _atoms_in(node))]
+    used = [*program.dims, *(a for node in program.nodes for a in atoms_in(node))]
     known = {**_declared(program), **dict.fromkeys(outer)}
     items += [quote(a.name) for a in dict.fromkeys(used) if a not in known]
     return f" where {', '.join(items)}" if items else ""
 
 
-def _returns(program: Program, names: _Names) -> list[str]:
+def _returns(program: Program, names: Names) -> list[str]:
     texts = [_output_text(output, names) for output in program.outputs]
     line = f"return {', '.join(texts)}".rstrip()
     if len(line) <= _WIDTH:
@@ -307,7 +159,7 @@ def _returns(program: Program, names: _Names) -> list[str]:
     return ["return", *_indent([f"{text}," for text in texts[:-1]] + texts[-1:])]
 
 
-def _output_text(output: Output, names: _Names) -> str:
+def _output_text(output: Output, names: Names) -> str:
     node = output.node
     # An input has no line that names its axes.
     plain = index_names(node.dims, ()) if isinstance(node.op, Input) else ()
@@ -318,7 +170,7 @@ def _output_text(output: Output, names: _Names) -> str:
     return f"{shown}{where}" if output.name == name else f"{quote(output.name)}: {shown}{where}"
 
 
-def _statement(node: Node, names: _Names) -> str:
+def _statement(node: Node, names: Names) -> str:
     called = names.indices(node)
     axes = f"[{_declare(node.axes, called)}]" if node.axes else ""
     return f"{names.texts[node]}{axes}: {node.dtype} = {_operation(node, names, called)}"
@@ -328,7 +180,7 @@ def _declare(indices: Iterable[Index], called: Mapping[Index, str]) -> str:
     return ", ".join(f"{called[i]}: {dim_text(i.dim)}" for i in indices)
 
 
-def _operation(node: Node, names: _Names, called: dict[Index, str]) -> str:
+def _operation(node: Node, names: Names, called: dict[Index, str]) -> str:
     match node.op:
         case Const(value):
             return number_text(value)
@@ -350,10 +202,10 @@ def _operation(node: Node, names: _Names, called: dict[Index, str]) -> str:
         case Scan(body=body, result=result):
             return f"scan({names.loops[loop_of(node.op)]}, {quote(body.outputs[result].name)})"
         case Input() | Scalar():
-            raise Bug(f"input {_input_name(node)} among the statements")
+            raise Bug(f"input {input_name(node)} among the statements")
 
 
-def _cat(node: Node, axis: int, pieces: Sequence[Access], names: _Names, called: dict[Index, str]) -> str:
+def _cat(node: Node, axis: int, pieces: Sequence[Access], names: Names, called: dict[Index, str]) -> str:
     dim = node.axes[axis].dim
     assert isinstance(dim, Union)
     parts = dim.parts[: len(pieces)]
@@ -367,7 +219,7 @@ def _cat(node: Node, axis: int, pieces: Sequence[Access], names: _Names, called:
     return f"cat[{called[node.axes[axis]]} = {' | '.join(inner)}]({', '.join(texts)})"
 
 
-def _argument(access: Access, names: _Names, called: Mapping[Index, str], obvious: str) -> str:
+def _argument(access: Access, names: Names, called: Mapping[Index, str], obvious: str) -> str:
     node = access.node
     if node not in names.inline:
         return _access(access, names, called)
@@ -377,7 +229,7 @@ def _argument(access: Access, names: _Names, called: Mapping[Index, str], obviou
     return text if node.dtype == obvious else f"{text}:{node.dtype}"
 
 
-def _access(access: Access, names: _Names, called: Mapping[Index, str]) -> str:
+def _access(access: Access, names: Names, called: Mapping[Index, str]) -> str:
     for index in sorted(access.indices - called.keys(), key=str):
         raise Bug(f"{names.nodes[access.node]} is read at index {index}, which has no axis here")
     terms = ", ".join(term_text(t, called, names.texts) for t in access.terms)
@@ -395,7 +247,7 @@ def _indent(lines: Iterable[str]) -> list[str]:
 def _candidate_lines(candidate: Candidate) -> list[str]:
     program = candidate.program
     extra = _extra_nodes(candidate)
-    names = _names_of(program, extra)
+    names = names_of(program, extra)
     outer = frozenset([*_declared(program), *program.dims])
     lines = [f"form {string_text(candidate.form)}"]
     if candidate.reassociated:
@@ -424,7 +276,7 @@ def _candidate_lines(candidate: Candidate) -> list[str]:
     return lines
 
 
-def _with_names(program: Program, names: _Names) -> Program:
+def _with_names(program: Program, names: Names) -> Program:
     """The program under the names that its Folds use for its nodes."""
     return Program(program.name, program.inputs, program.outputs, program.sizes, dict(names.nodes))
 
@@ -458,7 +310,7 @@ def _gathered(terms: Iterable[Term]) -> list[Node]:
     return found
 
 
-def _fold_lines(fold: Fold, names: _Names, outer: frozenset[Atom]) -> list[str]:
+def _fold_lines(fold: Fold, names: Names, outer: frozenset[Atom]) -> list[str]:
     lines = [f"value {quote(v.name)} = {names.texts[v.node]}" for v in fold.values]
     lines += [f"element {_element_text(e, fold, names)}" for e in fold.elements]
     if fold.support is not None or fold.support_of:
@@ -473,23 +325,23 @@ def _fold_lines(fold: Fold, names: _Names, outer: frozenset[Atom]) -> list[str]:
 def _element_axes(fold_step: Program, name: str) -> tuple[Index, ...]:
     """The axes of an element: those of the input of `step` with its name (none if there is no such input)."""
     for node in fold_step.inputs:
-        if _input_name(node) == name:
+        if input_name(node) == name:
             return node.axes
     return ()
 
 
-def _element_text(element: Element, fold: Fold, names: _Names) -> str:
+def _element_text(element: Element, fold: Fold, names: Names) -> str:
     called = _element_indices(element.name, fold, names)
     axes = f"[{_declare(called, called)}]" if called else ""
     return f"{quote(element.name)}{axes} = {_access(element.access, names, called)}"
 
 
-def _element_indices(name: str, fold: Fold, names: _Names) -> dict[Index, str]:
+def _element_indices(name: str, fold: Fold, names: Names) -> dict[Index, str]:
     axes = _element_axes(fold.step, name)
     return dict(zip(axes, index_names((i.dim for i in axes), names.taken), strict=True))
 
 
-def _support_text(fold: Fold, names: _Names) -> str:
+def _support_text(fold: Fold, names: Names) -> str:
     called = _element_indices(fold.support_of, fold, names)
     of = f"of {quote(fold.support_of)}"
     if fold.support is None:

@@ -75,85 +75,103 @@ LIMIT = "Begin no other point of a suite after so many seconds; --resume goes on
 COLD = "Start with empty caches, so that compile times are of a first compile."
 WITHOUT = "Also time ours with this left out (reassociation: let in); may be given several times."
 
+STUDIES = ("algebra", "search", "cartpole", "fusion")
+"""Suites that are no cases to be timed against peers."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command `bench`."""
+    app.command("bench")(bench_)
 
-    @app.command("bench")
-    def bench_(  # pyright: ignore[reportUnusedFunction]
-        suite: Annotated[str, typer.Argument(help="The suite's name, such as 'paper'.")],
-        target: Annotated[Target, typer.Option(help="Where to run.")] = Target.cpu,
-        case: Names = None,
-        dtype: Dtypes = None,
-        phase: Phases = None,
-        json_file: Raw = None,
-        budget: Annotated[float | None, typer.Option(help=BUDGET)] = None,
-        peers: Annotated[Peers, typer.Option(help=PEERS)] = Peers.quick,
-        peers_from: Annotated[Path | None, typer.Option(help=FROM, metavar="FILE")] = None,
-        peer: Annotated[list[str] | None, typer.Option("--peer", help=ONLY)] = None,
-        sweep: Annotated[float | None, typer.Option(help=SWEEP, min=0.0)] = None,
-        ablation: Annotated[list[Ablation] | None, typer.Option("--ablation", help=WITHOUT)] = None,
-        resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
-        jobs: Annotated[int, typer.Option(help=JOBS, min=0)] = 0,
-        cold: Annotated[bool, typer.Option("--cold", help=COLD)] = False,
-        limit: Annotated[float | None, typer.Option(help=LIMIT, min=0.0)] = None,
-        sizes: Annotated[list[int] | None, typer.Option("--sizes", help=SIZES, min=1)] = None,
-        ahead: Annotated[float, typer.Option(help=AHEAD, min=0.0)] = 0.0,
-    ) -> None:
-        """Run a benchmark suite: check every result against float64, then time it against its peers. The
-        suite 'algebra' asks the search for what it must find, 'search' measures what that costs, 'cartpole'
-        is the study of a simulation loop (docs/cartpole.md)."""
-        import_benchmarks()
-        if suite == "cartpole":
-            check_device(target)
-            from benchmarks.cartpole import run_cartpole
 
-            wrong = run_cartpole(
-                target.value,
-                json_file=json_file,
-                budget=budget,
-                sizes=sizes,
-                resume=resume,
-                only=case or (),
-                ahead=ahead,
-            )
-            raise typer.Exit(1 if wrong else 0)
-        if suite == "fusion":
-            check_device(target)
-            from benchmarks.fusion_suite import run_fusion
+def bench_(
+    suite: Annotated[str, typer.Argument(help="The suite's name, such as 'paper'.")],
+    target: Annotated[Target, typer.Option(help="Where to run.")] = Target.cpu,
+    case: Names = None,
+    dtype: Dtypes = None,
+    phase: Phases = None,
+    json_file: Raw = None,
+    budget: Annotated[float | None, typer.Option(help=BUDGET)] = None,
+    peers: Annotated[Peers, typer.Option(help=PEERS)] = Peers.quick,
+    peers_from: Annotated[Path | None, typer.Option(help=FROM, metavar="FILE")] = None,
+    peer: Annotated[list[str] | None, typer.Option("--peer", help=ONLY)] = None,
+    sweep: Annotated[float | None, typer.Option(help=SWEEP, min=0.0)] = None,
+    ablation: Annotated[list[Ablation] | None, typer.Option("--ablation", help=WITHOUT)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help=RESUME)] = False,
+    jobs: Annotated[int, typer.Option(help=JOBS, min=0)] = 0,
+    cold: Annotated[bool, typer.Option("--cold", help=COLD)] = False,
+    limit: Annotated[float | None, typer.Option(help=LIMIT, min=0.0)] = None,
+    sizes: Annotated[list[int] | None, typer.Option("--sizes", help=SIZES, min=1)] = None,
+    ahead: Annotated[float, typer.Option(help=AHEAD, min=0.0)] = 0.0,
+) -> None:
+    """Run a benchmark suite: check every result against float64, then time it against its peers. The
+    suite 'algebra' asks the search for what it must find, 'search' measures what that costs, 'cartpole'
+    is the study of a simulation loop (docs/cartpole.md)."""
+    import_benchmarks()
+    if suite in STUDIES:
+        failed = _study(suite, target, case, json_file, budget, sizes, resume=resume, ahead=ahead)
+        raise typer.Exit(1 if failed else 0)
+    check_bench(suite, target, case)
+    from benchmarks.run import run_suite
 
-            failed = run_fusion(target.value, cases=case, json_file=json_file, budget=budget)
-            raise typer.Exit(1 if failed else 0)
-        if suite == "algebra":
-            from benchmarks.algebra import run_algebra
+    wrong = run_suite(
+        suite,
+        target=target.value,
+        cases=case,
+        dtypes=dtype,
+        phases=phase,
+        json_file=json_file,
+        budget=0.5 if budget is None else budget,
+        peers=peers.value,
+        peers_from=peers_from,
+        sweep=sweep,
+        ablations=[a.value for a in ablation or ()],
+        only=peer or (),
+        resume=resume,
+        jobs=jobs,
+        cold=cold,
+        limit=math.inf if limit is None else limit,
+    )
+    raise typer.Exit(1 if wrong else 0)
 
-            raise typer.Exit(1 if run_algebra(case, json_file) else 0)
-        if suite == "search":
-            from benchmarks.search import run_search
 
-            raise typer.Exit(1 if run_search(case, json_file) else 0)
-        check_bench(suite, target, case)
-        from benchmarks.run import run_suite
+def _study(
+    suite: str,
+    target: Target,
+    case: list[str] | None,
+    json_file: Path | None,
+    budget: float | None,
+    sizes: list[int] | None,
+    *,
+    resume: bool,
+    ahead: float,
+) -> bool:
+    """Run one of the `STUDIES`; whether anything in it failed."""
+    if suite == "algebra":
+        from benchmarks.algebra import run_algebra
 
-        wrong = run_suite(
-            suite,
-            target=target.value,
-            cases=case,
-            dtypes=dtype,
-            phases=phase,
-            json_file=json_file,
-            budget=0.5 if budget is None else budget,
-            peers=peers.value,
-            peers_from=peers_from,
-            sweep=sweep,
-            ablations=[a.value for a in ablation or ()],
-            only=peer or (),
-            resume=resume,
-            jobs=jobs,
-            cold=cold,
-            limit=math.inf if limit is None else limit,
-        )
-        raise typer.Exit(1 if wrong else 0)
+        return bool(run_algebra(case, json_file))
+    if suite == "search":
+        from benchmarks.search import run_search
+
+        return bool(run_search(case, json_file))
+    check_device(target)
+    if suite == "fusion":
+        from benchmarks.fusion_suite import run_fusion
+
+        return bool(run_fusion(target.value, cases=case, json_file=json_file, budget=budget))
+    from benchmarks.cartpole import run_cartpole
+
+    wrong = run_cartpole(
+        target.value,
+        json_file=json_file,
+        budget=budget,
+        sizes=sizes,
+        resume=resume,
+        only=case or (),
+        ahead=ahead,
+    )
+    return bool(wrong)
 
 
 def import_benchmarks() -> None:
@@ -171,7 +189,7 @@ def check_bench(suite: str, target: Target, cases: Sequence[str] | None) -> None
     if suite not in SUITES:
         raise Invalid(
             f"there is no suite {suite!r}",
-            hint=f"one of {', '.join(SUITES)}, algebra, search, cartpole, fusion",
+            hint=f"one of {', '.join([*SUITES, *STUDIES])}",
         )
     names = [c.name for c in SUITES[suite]]
     for wanted in cases or ():

@@ -23,6 +23,7 @@ from cleave.ir.program import Program
 from cleave.ir.text import parse_program, print_program
 from cleave.knobs import Knobs
 from cleave.report.formulas import element_texts, finish_formulas, step_formulas
+from cleave.report.schedule import WIDE
 from cleave.schedule.machine import width
 
 ASKED = {
@@ -168,10 +169,10 @@ def folds_text(candidate: Candidate, *, most: int = 99) -> str:
     return "\n".join(lines) or "No dim is reduced."
 
 
-def wrapped(text: str, first: str, *, most: int, width: int = 110) -> list[str]:
+def wrapped(text: str, first: str, *, most: int) -> list[str]:
     """A text on as many lines as it needs, broken at spaces, cut after `most`."""
     later = " " * (len(first) + 2)
-    lines = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_long_words=False)
+    lines = textwrap.wrap(text, WIDE, initial_indent=first, subsequent_indent=later, break_long_words=False)
     return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} ..."]
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from cleave.errors import Invalid
+from cleave.report.terminal import read, write
 
 if TYPE_CHECKING:
     from cleave.frontend.files import Loaded
@@ -87,7 +87,7 @@ def graph_at(where: str, load: Load, sizes: dict[str, int]) -> Graph:
 
         if sizes:
             raise Invalid(f"--size {next(iter(sizes))}: the sizes of a .cleave file stand in it")
-        return parse_graph(_text(Path(where)), Path(where).stem)
+        return parse_graph(read(Path(where)), Path(where).stem)
     from cleave.fusion.from_program import graph_of
     from cleave.ir.dims import Atom
     from cleave.report.found import named
@@ -103,31 +103,11 @@ def graph_at(where: str, load: Load, sizes: dict[str, int]) -> Graph:
     return graph_of(named(loaded.program), given)
 
 
-def _text(path: Path) -> str:
-    if not path.is_file():
-        raise Invalid(f"there is no file {path}")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise Invalid(f"{path} is no text: byte {error.start} is not UTF-8") from error
-    except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error.strerror}") from error
-
-
 def _logged(path: Path) -> dict[str, object]:
     try:
-        data = json.loads(_text(path))
+        data = json.loads(read(path))
     except ValueError as error:
         raise Invalid(f"{path} is no JSON: {error}") from error
     if not isinstance(data, dict):
         raise Invalid(f"{path} holds no plan", hint="cleave fuse --json writes one")
     return cast("dict[str, object]", data)
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file; `Invalid` if that fails."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Invalid(f"{path} cannot be written: {error.strerror}") from error
-    print(f"wrote {path}", file=sys.stderr)

@@ -28,9 +28,10 @@ from cleave.schedule.tiles import (
     Tensor,
     TileProgram,
 )
+from cleave.schedule.walks import loops_of
 
 WIDE = 110
-"""Columns that a line of an outline may take."""
+"""Columns that a line may take."""
 
 
 def sizes_text(sizes: Mapping[Dim, int]) -> str:
@@ -230,18 +231,11 @@ def tiles_words(tiles: TileProgram) -> str:
         grid = " ".join(
             f"{names[a.index]}:{a.tile}" for a in kernel.grid if not isinstance(a.index.dim, Parts)
         )
-        loops = dict.fromkeys(f"{names[x.index]}:{x.tile}" for x in _loops(kernel.body))
+        loops = dict.fromkeys(f"{names[x.index]}:{x.tile}" for x in loops_of(kernel.body))
         words.append(f"grid {grid or '1'}" + (f" loops {' '.join(loops)}" if loops else ""))
     split = [f"split over {dim_text(d)}" for d in tiles.splits]
     limits = [f"{atom.name} <= {limit}" for atom, limit in tiles.limits]
     return ", ".join([" then ".join(words), *split, *limits])
-
-
-def _loops(body: Sequence[Statement]) -> Iterator[Loop]:
-    for statement in body:
-        if isinstance(statement, Loop):
-            yield statement
-            yield from _loops(statement.body)
 
 
 def others_text(plan: Plan) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cleave.pipeline import Compiled, Launched, emit
+from cleave.pipeline import Launched
 from cleave.runtime import cache
 from cleave.runtime.triton_launch import TritonLauncher
-from cleave.schedule.select import Ranked
 
 
 def source_of(launcher: Launched) -> Path:
@@ -15,14 +14,6 @@ def source_of(launcher: Launched) -> Path:
     if isinstance(launcher, TritonLauncher) and launcher.module.__file__:
         return Path(launcher.module.__file__)
     return kept(launcher.source.text, ".cpp")
-
-
-def source_of_variant(compiled: Compiled, variant: Ranked) -> Path:
-    """The file with the source of a variant, built or not."""
-    if variant.tiles in compiled.launchers:
-        return source_of(compiled.launchers[variant.tiles])
-    suffix = ".cpp" if compiled.plan.target == "cpu" else ".py"
-    return kept(emit(variant.tiles, compiled.plan.target).text, suffix)
 
 
 def kept(text: str, suffix: str) -> Path:

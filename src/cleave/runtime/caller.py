@@ -8,6 +8,7 @@ what follows from a signature and returns the call; the text is `caller_text`. W
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,21 @@ _torch: Any = torch._C
 _guards = _torch._dynamo.guards
 quick_empty: Empty = getattr(_guards, "_empty_strided_cpu", public_empty)
 """What PyTorch's own compiled code makes new tensors with, half as dear as the public function."""
+
+
+_threaded: list[bool] = []
+"""Not empty as soon as kernels may have run on several threads."""
+_left: list[bool] = []
+"""Not empty in a process that was forked off then: the threads did not come along, and OpenMP would wait for
+them for ever. Its kernels run on the thread that calls."""
+
+
+def _forked() -> None:
+    _left.extend(_threaded)
+
+
+if hasattr(os, "register_at_fork"):  # where processes can be forked
+    os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +97,15 @@ def caller_text(
     """The text. `tensors` says which values are tensors (the others are numbers); the first `inputs` are
     given, the next `outputs` returned (by `call.single` the only one as it is), the rest are workspaces; a
     kernel has so many arguments and holes, and takes the number of threads last, which is 1 where it is
-    `alone`. Numbers are made ready for the kernel (`ready`) as they are put into the text."""
+    `alone`, and everywhere in a forked process that `left` its threads behind. Numbers are made ready for the
+    kernel (`ready`) as they are put into the text."""
     names = [f"{'t' if tensor else 'n'}{place}" for place, tensor in enumerate(tensors)]
     made, spaces = range(inputs, inputs + outputs), range(inputs + outputs, len(tensors))
     alone = [*alone, *[False] * (len(kernels) - len(alone))]
     lines = [
         "def make(functions, shapes, places, size, numbers, ready, quick, careful, filled, threads, failed,",
-        "         address, word, take, give):",
+        "         address, word, take, give, left):",
+        "    one = word(1)",
     ]
     lines += [f"    f{k} = functions[{k}]" for k in range(len(kernels))]
     lines += [f"    s{v}, d{v}, k{v} = shapes[{n}]" for n, v in enumerate(made)]
@@ -96,8 +114,6 @@ def caller_text(
         where = dict(holes)
         lines += [f"    c{k}_{a} = numbers[{k}][{a}]" for a in range(count - 1) if a not in where]
         lines += [f"    r{k}_{a} = ready[{k}][{a}]" for a, v in holes if not tensors[v]]
-    if any(alone):
-        lines.append("    one = word(1)")
     lines.append(f"    def call({', '.join(names[:inputs])}):")
     if made:
         lines.append("        empty = careful if filled() else quick")
@@ -110,7 +126,7 @@ def caller_text(
     for k, (count, holes) in enumerate(kernels):
         where = dict(holes)
         given = [_argument(a, k, where, tensors) for a in range(count - 1)]
-        given.append("one" if alone[k] else "word(threads())")
+        given.append("one" if alone[k] else "one if left else word(threads())")
         lines += [f"        if f{k}({', '.join(given)}):", "            failed()"]
     if spaces:
         lines.append("        give(room)")
@@ -185,7 +201,9 @@ class Maker:
                      for r, ns in zip(self.ready, numbers, strict=True)]  # fmt: skip
         places, size = spread(bytes_)
         how = (quick_empty, public_empty, deterministic, torch.get_num_threads, self._failed)
-        more = (self.address, self.word, take, give)
+        more = (self.address, self.word, take, give, _left)
+        if not all(alone) and torch.get_num_threads() > 1 and not _threaded:
+            _threaded.append(True)
         return self.written[alone](
             functions, shapes, places, size, constants, self.ready, *how, *more
         )  # fmt: skip

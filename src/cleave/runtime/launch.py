@@ -1,10 +1,11 @@
 """From a tile program to a function on torch tensors.
 
 A `Launcher` builds a tile program once and is then called with tensors and numbers in the program's input
-order. Everything that follows from dtypes, shapes and strides (checks, sizes, part counts, shapes of outputs,
-sizes and strides as arguments) is worked out once per combination of them and kept; a later call allocates
-its outputs and calls the kernels. Outputs are fresh and contiguous in the caller's layout. Kernels run on
-`torch.get_num_threads()` threads, those with little to do on the calling one alone.
+order. Everything that follows from dtypes, shapes, strides and the number of threads (checks, sizes, part
+counts, shapes of outputs, sizes and strides as arguments) is worked out once per combination of them and
+kept; a later call allocates its outputs and calls the kernels. Outputs are fresh and contiguous in the
+caller's layout. Kernels run on `torch.get_num_threads()` threads, those with little to do on the calling one
+alone.
 """
 
 from __future__ import annotations
@@ -118,13 +119,14 @@ class Launcher:
         return None if bound.negated else bound.call
 
     def _bound_for(self, args: Sequence[Value]) -> Bound:
-        signature = tuple(
-            [
+        signature = (
+            torch.get_num_threads(),
+            *[
                 (a.shape, a.stride(), a.dtype, a.device, a.is_neg())
                 if isinstance(a, torch.Tensor)
                 else type(a)
                 for a in args
-            ]
+            ],
         )
         bound = self._bound.get(signature)
         if bound is None:

@@ -1,13 +1,15 @@
 """Which device is at hand, and what it can do: the fitted machine if `cleave calibrate` has left one.
 
 A fitted machine is a text file in the user's data folder, `machines/<device>.machine`; it may be copied to
-another computer with the same device. Without one the built-in figures of `cleave.schedule.machine` hold.
+another computer with the same device. Without one the built-in figures of `cleave.schedule.machine` hold,
+those of a CPU for as many cores as PyTorch has threads at the moment.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -38,7 +40,12 @@ def call_it(target: str, name: str) -> None:
 
 def device_name(target: str) -> str:
     """What the device of a target calls itself. Without a GPU, what is compiled for one is for an H200."""
-    return _CALLED.get(target) or _device_name(target, torch.get_num_threads() if target == "cpu" else 0)
+    return _CALLED.get(target) or _device_name(target, _threads(target))
+
+
+def _threads(target: str) -> int:
+    """On how many threads kernels run at the moment, where that is for PyTorch to say; else 0."""
+    return torch.get_num_threads() if target == "cpu" else 0
 
 
 @functools.cache
@@ -56,7 +63,7 @@ def machine_of(target: str) -> Machine:
     hand, or Triton, has none."""
     if target == "interpret":
         return BUILT_IN[target]
-    machine = _machine(target, machine_file(target))
+    machine = _machine(target, machine_file(target), _threads(target))
     if target == "cuda" and torch.cuda.is_available():
         major, minor = torch.cuda.get_device_capability()
         return machine if takes_groups(10 * major + minor) else replace(machine, groups=())
@@ -85,14 +92,41 @@ def machine_file(target: str) -> Path:
 
 
 @functools.cache
-def _machine(target: str, path: Path) -> Machine:
+def _machine(target: str, path: Path, threads: int) -> Machine:
+    base = built_in(target, threads)
     try:
-        return parse_machine(path.read_text(), BUILT_IN[target])
+        return parse_machine(path.read_text(), base)
     except OSError:
-        return BUILT_IN[target]
+        return base
     except ParseError as error:
         _log.warning("%s is ignored: %s", path, error)
-        return BUILT_IN[target]
+        return base
+
+
+def built_in(target: str, threads: int) -> Machine:
+    """The built-in machine of a target; a CPU with one core for each of so many threads."""
+    base = BUILT_IN[target]
+    return with_cores(base, threads) if target == "cpu" else base
+
+
+def with_cores(machine: Machine, cores: int) -> Machine:
+    """A CPU's figures for another number of its cores. Fewer cores than draw all of the memory's bandwidth
+    get their share of it, as in the cost model. Of more than it was measured with, each has its own way to
+    the last cache, and the memory's bandwidth is taken to grow with their root (two channels for a desktop's
+    eight, eight for a server's hundred): `cleave calibrate` knows better. One core waits for no other."""
+    if cores == machine.cores:
+        return machine
+    drawn = min(1.0, cores / (machine.cores * machine.drawing))
+    more = max(1.0, cores / machine.cores)
+    alone = {"launch": machine.launch - machine.gathering, "gathering": 0.0} if cores == 1 else {}
+    return replace(
+        machine,
+        name=f"{machine.name.rpartition('-')[0]}-{cores}",
+        cores=cores,
+        memory=machine.memory * drawn * math.sqrt(more),
+        near=machine.near * drawn * more,
+        **alone,
+    )
 
 
 def forget() -> None:

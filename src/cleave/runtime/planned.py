@@ -105,9 +105,9 @@ class Workshop:
         plain = canonical(program)
         bound = plain.bind(dict(_paired(program, plain, sizes)))
         at = " ".join(sorted(f"{dim}={size}" for dim, size in bound.items()))
-        key = digest_of(f"{print_program(plain)} {at} {others is not None}")
+        machine = machine_of(self.target)
+        key = digest_of(f"{print_program(plain)} {at} {others is not None} {machine.cores}")
         if key not in self.ranked:
-            machine = machine_of(self.target)
             found = best((others or as_written)(plain), bound, machine, count=16)
             if others is None:
                 least = min(map(launches_of, found))

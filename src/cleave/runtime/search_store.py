@@ -10,13 +10,10 @@ last few are kept in memory as well.
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import marshal
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +25,7 @@ from cleave.ir.packed import OWN, changed, classes_of, pack, unpack
 from cleave.ir.program import Program
 from cleave.knobs import knobs
 from cleave.runtime import cache
+from cleave.runtime.collection import without_collection
 
 CLASSES = classes_of(searching, besides=OWN)
 SUFFIX = ".found"
@@ -150,7 +148,7 @@ def stored(found: Found) -> bytes:
 def read_back(data: bytes) -> Found:
     """What `stored` was given; its forms over parts are unpacked when the first of them is read."""
     first, second = marshal.loads(data)
-    with _without_collection():
+    with without_collection():
         found: Found = unpack(first, *CLASSES)
     forms: Later[tuple[Program, ...]] = Later(functools.partial(unpack, second))
     written = [
@@ -158,16 +156,3 @@ def read_back(data: bytes) -> Found:
         for number, candidate in enumerate(found.candidates)
     ]
     return replace(found, candidates=tuple(changed(found.candidates, written_out=written)))
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Thousands of objects that all stay are made at once: looking for garbage among them costs more than
-    making them."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

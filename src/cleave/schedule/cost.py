@@ -137,8 +137,7 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     steps = count.total(count.steps)
     resident, product = _resident(sheet, machine), _multiplies(kernel)
     memory, loaded = _traffic(count, sizes, machine, resident, product)
-    busy = np.minimum(1.0, blocks / (machine.cores * machine.drawing))
-    moving = np.maximum(memory / machine.memory, loaded / machine.near) / busy
+    moving = np.maximum(memory / machine.memory, loaded / machine.near) * _drawing(count, machine)
     waiting = _waiting(count, steps, memory, loaded, resident, machine, product)
     # With one tile on its way and no block beside, memory idles from its coming until the next is asked for.
     lone = (steps > 0) & (sheet.groups == 0) & ((sheet.stages - 1) * np.minimum(resident, waves) <= 1)
@@ -194,6 +193,19 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     listed = [np.broadcast_to(amount, (sheet.rows, 1)).ravel().tolist() for amount in (*amounts, blocks)]
     counted = [int(n) for n in listed[6]]
     return Costs(listed[0], listed[1], listed[2], listed[3], listed[4], listed[5], counted, machine.launch)
+
+
+def _drawing(count: Count, machine: Machine) -> Reals:
+    """How much longer than at the full rate the blocks take to draw what they load: few cores draw less. Of
+    the last blocks of a CPU one may be shorter than the others, which then go on without it."""
+    full = machine.cores * machine.drawing  # cores that draw at the full rate
+    if machine.kind != "cpu":
+        return 1 / np.minimum(1.0, count.blocks / full)
+    blocks = np.ceil(count.filled)
+    before = (np.ceil(blocks / machine.cores) - 1) * machine.cores
+    last, short = blocks - before, count.filled - (blocks - 1)
+    others = np.maximum(0.0, (last - 1) * (1 - short) / np.minimum(1.0, np.maximum(1, last - 1) / full))
+    return (before + last * short / np.minimum(1.0, last / full) + others) / count.filled
 
 
 def _traffic(

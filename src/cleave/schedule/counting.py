@@ -145,6 +145,8 @@ class Count:
     pieces: dict[str, Reals] = field(default_factory=dict[str, Reals])
     """In how many pieces of memory, each by itself, lies what is loaded of a tensor."""
     blocks: Counts = field(default_factory=lambda: column([1]))
+    filled: Reals = field(default_factory=lambda: np.ones((1, 1)))
+    """Blocks, of those at an edge only the part that is there."""
     weights: Reals = field(default_factory=lambda: np.ones((1, 1)))
     _spans: dict[Index, Span] = field(default_factory=dict[Index, Span])
     _tiles: dict[Index, Counts] = field(default_factory=dict[Index, Counts])
@@ -158,7 +160,8 @@ class Count:
             self._tiles = dict(self.sheet.tiles)
         kernel = self.sheet.kernel
         for axis in kernel.grid:
-            self.blocks = self.blocks * -(-self.size(axis.index) // self.sheet.tiles[axis.index])
+            size, tile = self.size(axis.index), self.sheet.tiles[axis.index]
+            self.blocks, self.filled = self.blocks * -(-size // tile), self.filled * (size / tile)
         self._sample()
         self._walk(kernel.body, np.ones((1, 1)))
 
@@ -189,7 +192,7 @@ class Count:
                 place = places[:, which]
                 self.weights = self.weights * new[:, which]
             else:
-                place = count // 2
+                place = (count - 1) // 2  # never the last of several, which may be short
             self._spans[index] = (place * tile, np.minimum(size, (place + 1) * tile))
         for whole in kernel.whole:
             self._spans[whole.index] = (column([0]), column([size_of(whole.index.dim, self.sizes)]))

@@ -111,15 +111,13 @@ def _ways(
     read = {access.node for node in program.nodes for access in node.reads}
     shared = [node for node in every if node in outputs and node in read]
     ways: list[tuple[str, Sequence[Node], Sequence[Node]]] = [("one pass", (), ()), ("outputs", shared, ())]
-    # A CPU multiplies what is in its cache; a GPU's matrix units want operands that are loaded as they are.
-    if machine.kind == "cuda":
-        made = operands(program, sizes, machine)
-        ways += [("operands", made.plain, made.plain), ("cut", nested, ())]
-        nested = [*nested, *made.products]
-        made = operands(program, sizes, machine, nested)
-        ways += [("operands and cut", (*made.plain, *nested), made.plain)]
-    else:
-        ways += [("cut", nested, ())]
+    made = operands(program, sizes, machine)
+    ways += [("operands", made.plain, made.plain), ("cut", nested, ())]
+    nested = [*nested, *made.products]
+    if machine.kind == "cpu":  # which multiplies what is in its cache as fast as what is loaded as it is
+        ways.append(("products", nested, ()))
+    made = operands(program, sizes, machine, nested)
+    ways += [("operands and cut", (*made.plain, *nested), made.plain)]
     ways += [("loops apart", scans, ()), ("step by step", every, ())]
     return ways
 
@@ -178,8 +176,11 @@ def _cut(
     cut: tuple[Node, ...],
     beside: Collection[Node] = (),
 ) -> Plan:
-    """The kernels that store the nodes of `cut`, then one or more for what is left of the outputs. Nodes
-    `beside` read nothing of `cut`: those that share their work share a kernel."""
+    """The kernels that store the nodes of `cut`, then one or more for what is left of the outputs. First come
+    the nodes of `cut` that are `beside`: plain operands, of which those that share work share a kernel. What
+    `form`, the word for the cut, changes: `step by step` uses no Folds, `apart` lets no output bring
+    reductions of its own into another's kernel, `operands...` keeps Folds that compute nothing stored again.
+    `Infeasible` where results of a loop are read in another order than it makes them."""
     program = candidate.program
     folds = () if form == "step by step" else candidate.folds
     tensors = input_tensors(program)

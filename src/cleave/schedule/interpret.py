@@ -48,6 +48,7 @@ from cleave.schedule.tiles import (
     Tensor,
     TileProgram,
 )
+from cleave.schedule.walks import firsts_of
 
 Span = tuple[int, int]
 
@@ -157,7 +158,11 @@ class _Tile:
 
 
 def _launch(kernel: Kernel, number: int, call: _Call, order: str, seed: int) -> None:
-    counts = [-(-size_of(axis.index.dim, call.sizes) // axis.tile) for axis in kernel.grid]
+    kept = firsts_of(kernel)
+    counts = [
+        max(-(-size_of(axis.index.dim, call.sizes) // axis.tile), int(axis.index in kept))
+        for axis in kernel.grid
+    ]
     blocks = list(itertools.product(*map(range, counts)))
     if order == "reverse":
         blocks.reverse()
@@ -258,7 +263,7 @@ class _Block:
                 if leaf in axes:
                     shape = [last - first if i == leaf else 1 for i in axes]
                     return np.arange(first, last, dtype=np.int64).reshape(shape)
-                if last - first != 1:
+                if last - first > 1:
                     raise self.bug(f"index {self.name(leaf)} is no axis and spans {last - first} positions")
                 return np.asarray(first, np.int64)
             case Lookup(value):
@@ -358,7 +363,7 @@ class _Block:
         for at, size in zip(where, memory.data.shape, strict=True):
             inside = inside & (at >= 0) & (at < size)
         if not inside.all():
-            if not load.guarded:
+            if not load.guarded and not self.reads_nothing(load):
                 sizes = ", ".join(map(str, memory.data.shape))
                 raise self.bug(f"an unguarded load leaves {load.tensor}[{sizes}]", load)
             if not memory.data.size:
@@ -373,6 +378,11 @@ class _Block:
             raise self.bug(f"elements of {load.tensor} are read before they are written", load)
         other = self.call.precision.literal(load.other, load.dtype)
         return np.where(inside, self.call.precision.array(memory.data[tuple(where)], load.dtype), other)
+
+    def reads_nothing(self, load: Load) -> bool:
+        """Whether it reads at an index that has no position, and a block only for what others store."""
+        spans = (self.span(index) for term in load.terms for index in self.indices(term))
+        return any(first == last for first, last in spans)
 
     def store(self, store: Store) -> None:
         if any(self.span(index)[0] for index in store.first):

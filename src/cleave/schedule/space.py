@@ -203,6 +203,7 @@ class _Space:
         if columns and self.few:
             targets = [min(t, max(64, total // self.machine.cores)) for t in _WIDE["columns"]]
             targets.append(min(_WIDE["columns"][-1], total))  # whole rows, where a split feeds the cores
+            targets.append(self._even(lane))
         elif columns and self.thin:  # long runs of memory here as well
             targets += [t for t in _LONG if t * self.machine.cores <= total]
         if len(lane) == 1 and not columns:
@@ -224,6 +225,12 @@ class _Space:
             if tiles not in found:
                 found.append(tiles)
         return found
+
+    def _even(self, lane: tuple[Index, ...]) -> int:
+        """Whole vectors for which every core of a CPU has one tile of the same length."""
+        each = -(-prod(self.sizes[i] for i in lane) // self.machine.cores)
+        vector = self.machine.vector_bytes // 2  # two of them: what a product's registers hold of a row
+        return -(-each // vector) * vector
 
     def _vector_grids(self) -> list[dict[Index, int]]:
         loops = bool(self.built.graph.loops) or any(

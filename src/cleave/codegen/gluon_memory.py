@@ -1,0 +1,188 @@
+"""Tiles in shared memory, as a warp group sees them: those that the copying warp brings, and its own.
+
+`Copies` says in which ring a load's tile comes; a group waits for it before the first use and frees its slot
+behind the last. What products read again and again is parked beside the rings, in a part for each group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from cleave.codegen.gluon_plan import Copies, Groups, Ring, RowScope, fits_beside
+from cleave.codegen.triton_maps import HALVES, TYPES
+from cleave.codegen.triton_memory import load
+from cleave.codegen.triton_scope import Scope
+from cleave.codegen.triton_text import Line
+from cleave.codegen.triton_tiles import Tile
+from cleave.errors import Infeasible
+from cleave.schedule.machine import width
+from cleave.schedule.tiles import ContractTile, Load, Loop, Statement
+
+WIDE_OPERAND = 256
+"""Columns."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A tile in shared memory: its matrix as text, the lanes in memory order, the barrier line to wait on
+    before the first use, the line that frees the slot, and how many uses are left before that, `products` of
+    them as operands."""
+
+    text: str
+    order: tuple[int, ...]
+    tile: Tile
+    wait: str = ""
+    free: str = ""
+    uses: int = 0
+    products: int = 0
+    slot: str = ""
+    """The number of its place in its buffer, where it stays there while loops run."""
+
+
+class GroupMemory:
+    """What a warp group has in shared memory while a kernel's statements are written: `held` tiles by name,
+    and `scratch`, the buffers that are no rings (shape, dtype, layout, parts). `products` counts the
+    contractions that read each value."""
+
+    def __init__(self, groups: Groups, copies: Copies) -> None:
+        self.groups, self.copies = groups, copies
+        self.held: dict[str, Held] = {}
+        self.scratch: dict[str, tuple[tuple[int, ...], str, str, int]] = {}
+        self.products: dict[str, int] = {}
+        self.last: dict[str, str] = {}
+        """Of tiles that come once for each tile of the grid: the lines that free them."""
+
+    def fetch(self, scope: RowScope, statement: Load, uses: int, *, once: bool) -> None:
+        """A load: from the ring that the copying warp fills, or by the group itself. A tile comes `once` for
+        each tile of the grid where no loop asks for it."""
+        ring = self.copies.ring_of(scope, statement, once=once) if uses else None
+        if ring is None:
+            scope.values[statement.out] = load(scope, statement)
+            return
+        slot, phase = f"{ring.name}_slot", f"{ring.name}_phase"
+        scope.lines.append(Line(f"{slot} = {ring.name}_at % {ring.turns}", slot))
+        scope.lines.append(Line(f"{phase} = {ring.name}_at // {ring.turns} & 1", phase))
+        scope.lines.append(Line(f"{ring.name}_at += 1"))
+        self.hold(scope, statement, ring, slot, phase, uses)
+        if ring.once:
+            self.await_tile(scope, statement.out)
+            held = self.held[statement.out]
+            self.last[statement.out], held.free = held.free, ""
+            held.slot = slot
+
+    def hold(self, scope: RowScope, statement: Load, ring: Ring, slot: str, phase: str, uses: int) -> None:
+        """A tile that a ring's slot holds, or will hold."""
+        lanes = tuple(sorted(ring.order))
+        made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in lanes)
+        tensor = scope.params.tensors[statement.tensor]
+        box = [i for i in (term.variable for term in statement.terms) if i is not None]
+        ends = ((i, scope.spans[i], scope.params.size(i.dim)) for i in box)
+        zero = frozenset(i for i, span, size in ends if span.full or span.limit == size)
+        tile = Tile("", tensor.dtype, statement.axes, lanes, made, zero)
+        wait = f"mbarrier.wait({ring.name}_full.index({slot}), {phase})"
+        free = f"mbarrier.arrive({ring.name}_free.index({slot}), count=1)"
+        self.held[statement.out] = Held(
+            ring.buffer(slot, self.groups.count),
+            ring.order,
+            tile,
+            wait,
+            free,
+            uses,
+            min(uses, self.products.get(statement.out, 0)),
+        )
+        scope.values[statement.out] = tile
+
+    def await_tile(self, scope: Scope, name: str) -> None:
+        """Wait for a tile in shared memory, once."""
+        held = self.held[name]
+        if held.wait:
+            scope.lines.append(Line(held.wait))
+            held.wait = ""
+
+    def used(self, scope: Scope, name: str, times: int, *, loaded: bool = False) -> None:
+        """A tile in shared memory was read; behind its last use its slot is free. One that was `loaded` into
+        registers is fenced from the copy that comes next."""
+        held = self.held.get(name)
+        if held is None:
+            return
+        held.uses -= times
+        if held.uses <= 0 and held.free:
+            if loaded:
+                scope.lines.append(Line("fence_async_shared()"))
+            scope.lines.append(Line(held.free))
+            held.free = ""
+
+    def release(self, scope: Scope, names: Sequence[str]) -> None:
+        """Free tiles that came once for this tile of the grid."""
+        for name in names:
+            scope.lines.append(Line("fence_async_shared()"))
+            scope.lines.append(Line(self.last.pop(name)))
+
+    def free_rest(self, scope: Scope, body: Sequence[Statement]) -> None:
+        """Free what a step loaded and is still held."""
+        for statement in body:
+            held = self.held.get(statement.out) if isinstance(statement, Load) else None
+            if held is not None and held.free:
+                if held.wait:
+                    scope.lines.append(Line(held.wait))
+                scope.lines.append(Line("fence_async_shared()"))
+                scope.lines.append(Line(held.free))
+                held.free = ""
+
+    def keep_operands(self, scope: RowScope, statement: Loop) -> None:
+        """Put left operands that a loop's products read again and again into shared memory."""
+        for product in statement.body:
+            if not isinstance(product, ContractTile):
+                continue
+            for name in product.args:
+                value = scope.values.get(name)
+                if value is None or name in self.held or value.dtype not in HALVES:
+                    continue
+                if len(value.lanes) == 2 and value.lanes[0] == self.groups.rows and value.literal is None:
+                    self.park(scope, name, value)
+
+    def park(self, scope: RowScope, name: str, value: Tile) -> None:
+        """Move a value to shared memory, where products read it."""
+        if self.groups.split & set(value.lanes):
+            raise Infeasible(f"{name} is summed over columns of which a group has a part in its registers")
+        rows, columns = scope.lengths(value.lanes)
+        word = TYPES[value.dtype].removeprefix("tl.")
+        buffer = self.room(name, (rows, columns), value.dtype, f"SHARED_{rows}_{columns}_{word}")
+        text = f"{buffer}.index(group)"
+        scope.lines.append(Line(f"{text}.store({value.text})"))
+        scope.lines.append(Line("fence_async_shared()"))
+        self.held[name] = Held(text, value.lanes, value, slot="group")
+        scope.values[name] = replace(value, text="")
+
+    def look_again(self, scope: RowScope, names: Iterable[str]) -> None:
+        """Let a step of a loop find out anew where wide operands lie that stay there: else the compiler does
+        that before the loop, and keeps a number for every 16 columns in registers. Narrow ones are better off
+        so (1% at 128 columns)."""
+        for name in names:
+            held = self.held.get(name)
+            if held is None or not held.slot:
+                continue
+            if max(scope.lanes.length(lane, scope.tiles) for lane in held.order) >= WIDE_OPERAND:
+                here = scope.line(f"{name}_here", f"anew({held.slot})")
+                text = re.sub(rf"\b{held.slot}\b", here, held.text, count=1)
+                self.held[name] = replace(held, text=text, slot=here)
+
+    def room(self, wish: str, shape: tuple[int, ...], dtype: str, layout: str, count: int = 0) -> str:
+        """A buffer of shared memory with a part for each group, or `count` parts."""
+        name = self.copies.names.take(f"{wish}_room")
+        self.scratch[name] = (shape, dtype, layout, count or self.groups.count)
+        return name
+
+    def has_room(self, size: int) -> bool:
+        """Whether shared memory takes so many bytes more beside the least turns of every ring."""
+        return fits_beside(self.copies.rings.values(), self.scratch_bytes() + size, self.groups)
+
+    def scratch_bytes(self) -> int:
+        """Bytes of the buffers that are no rings."""
+        total = 0
+        for shape, dtype, _, count in self.scratch.values():
+            total += width(dtype) * count * prod(shape)
+        return total

@@ -32,9 +32,18 @@ def unit_flops(unit: Unit, rules: Rules, today: bool = True) -> float:
     """Operations of a unit, with what it computes more than once, by today's tables or X23's."""
     total, done = unit.flops if today else unit.flops_before
     if done < len(unit.members):
-        vertices, facts = unit.graph.vertices, unit.facts
+        vertices, facts, key = (
+            unit.graph.vertices,
+            unit.facts,
+            (rules.device.name, rules.concat_penalty, today),
+        )
+        costs = unit.graph.flops.get(key)
+        if costs is None:
+            costs = unit.graph.flops[key] = {}
         for n in islice(unit.members, done, None):
-            each = flops_of(vertices[n], rules, today)
+            each = costs.get(n)
+            if each is None:
+                each = costs[n] = flops_of(vertices[n], rules, today)
             if each:
                 total += each * (facts.get(n) or unit.use(n)).work
         if today:
@@ -248,7 +257,7 @@ def _written(unit: Unit, rules: Rules) -> float:
     if _lone_bitcast(unit):
         return 0.0
     if len(unit.outputs) == 1:
-        return ticks(_written_bytes(unit.root) / rules.device.bandwidth)
+        return int(_written_bytes(unit.root) / rules.device.bandwidth * TICKS + 0.5) / TICKS
     total = sum([_written_bytes(unit.graph.vertices[o]) for o in unit.outputs])
     return ticks(total / rules.device.bandwidth)
 

@@ -152,6 +152,10 @@ class Graph:
         init=False, repr=False, default_factory=dict[tuple[int, int], tuple[int, int, float, int]]
     )
     """How a vertex reads an operand, by their numbers, as `units.py` computes and remembers it."""
+    flops: dict[tuple[str, int, bool], dict[int, float]] = field(
+        init=False, repr=False, default_factory=dict[tuple[str, int, bool], dict[int, float]]
+    )
+    """Operations for one element of a vertex, by device, penalty of concatenations and model (`cost.py`)."""
     counts: dict[int, tuple[int, int, bool, bool, bool, int, int, bool]] = field(
         init=False,
         repr=False,

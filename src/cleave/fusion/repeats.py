@@ -16,6 +16,8 @@ from cleave.fusion.units import GROUP, SOMEWHERE, UNTIMED, Unit, link
 
 def bring_again(unit: Unit, producer: Unit, rules: Rules) -> None:
     """Note what a producer that is about to be taken into a unit would bring in once more."""
+    if not producer.repeated[1] and unit.members.keys().isdisjoint(producer.members):
+        return
     use, root = unit.use(producer.root.number), producer.root
     share = unit.read_work(root.number) / root.elements if root.elements else 0.0
     flops, code = producer.repeated[0] * share, producer.repeated[1] * use.emissions

@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "cleave"
 LAYERS: list[set[str]] = [
-    {"errors", "knobs"},
+    {"errors", "knobs", "version"},
     {"ir"},
     {"algebra", "schedule"},
     {"fusion"},

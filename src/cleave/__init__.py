@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from cleave.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from cleave.algebra.proof import Proof
     from cleave.errors import Bug, BuildError, CleaveError, Infeasible, Invalid, ParseError, Unsupported
@@ -24,7 +26,7 @@ _WHERE = {
 
 __all__ = [
     "Bug", "BuildError", "CleaveError", "Infeasible", "Invalid", "Jit", "ParseError", "Proof", "Unsupported",
-    "compile", "jit", "load", "program", "prove", "scan", "threefry2x32", "uniform",
+    "__version__", "compile", "jit", "load", "program", "prove", "scan", "threefry2x32", "uniform",
 ]  # fmt: skip
 
 

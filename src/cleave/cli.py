@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +24,7 @@ from cleave.report.bench_command import register as register_bench
 from cleave.report.fusion_command import register as register_fuse
 from cleave.report.prove_command import register as register_prove
 from cleave.report.terminal import Json, progress, write
+from cleave.version import VERSION
 
 if TYPE_CHECKING:
     from cleave.frontend.captured import Captured
@@ -68,7 +68,7 @@ For = Annotated[Target, typer.Option(help="What to compile for.")]
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"cleave {metadata.version('cleave')}")
+        print(f"cleave {VERSION}")
         raise typer.Exit
 
 

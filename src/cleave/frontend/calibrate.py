@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -33,6 +32,7 @@ from cleave.runtime.judge import Value, make_inputs
 from cleave.runtime.launch import Launcher
 from cleave.schedule.machine import Machine
 from cleave.schedule.select import Ranked, best
+from cleave.version import VERSION
 
 CHAIN = 32
 """Operations per element in the chains: enough that memory does not matter."""
@@ -94,7 +94,7 @@ def calibrate(target: str, *, budget: float = 60.0, out: Path | None = None) -> 
     fitted = fit.run()
     path = out if out is not None else machines.machine_file(target)
     notes = {
-        "made": f"cleave {metadata.version('cleave')}, torch {torch.__version__}, {datetime.date.today()}",
+        "made": f"cleave {VERSION}, torch {torch.__version__}, {datetime.date.today()}",
         "device": machines.device_name(target),
     }
     try:

@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from cleave.schedule.parse import parse_tiles
 from cleave.schedule.text import print_tiles
 from cleave.schedule.tiles import TileProgram
 from cleave.schedule.verify import verify
+from cleave.version import VERSION
 
 if TYPE_CHECKING:
     from cleave.runtime.tune_point import Tuned
@@ -125,7 +125,7 @@ def recipe_of(tuned: Sequence[Tuned]) -> Recipe:
         }
         if found:
             timings.append((point, tuple(sorted(found.items(), key=lambda item: item[1]))))
-    made_by = f"cleave {metadata.version('cleave')}"
+    made_by = f"cleave {VERSION}"
     entries = tuple(winners.values())
     how = settings_of(program, target)
     return Recipe(program, device_name(target), target, versions(), made_by, entries, tuple(timings), how)

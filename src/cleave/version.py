@@ -1,3 +1,4 @@
-"""The version of Cleave. The package's metadata is made from it; a source tree that is not installed has none."""
+"""The version of Cleave: the package's metadata is made from it, and a source tree that is not installed has
+none."""
 
 VERSION = "0.1.0"

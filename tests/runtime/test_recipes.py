@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cleave.errors import Invalid, ParseError
+from cleave.frontend.tuning import Done
 from cleave.ir.dims import Atom
 from cleave.ir.parse import parse_program
 from cleave.ir.program import Program
@@ -18,6 +19,7 @@ from cleave.ir.text import print_program
 from cleave.knobs import scope
 from cleave.pipeline import compile_program, plan
 from cleave.report.explain import explain
+from cleave.report.tuned import lines_of
 from cleave.runtime import recipes
 from cleave.runtime.machines import device_name
 from cleave.runtime.naming import canonical, program_digest, renamed, renaming, tiles_digest
@@ -238,6 +240,17 @@ def test_nothing_right_is_no_recipe() -> None:
     results = [Result(r.choice, Measured("crash", detail="SIGABRT")) for r in one.results]
     with pytest.raises(Invalid, match="SIGABRT"):
         recipe_of([Tuned(one.point, results)])
+
+
+def test_a_point_without_the_first_choice_counts_for_nothing() -> None:
+    """The best of what was measured may be slower than what the cost model takes."""
+    whole, cut = tuned(PROGRAM, 2, 64, 1024)
+    cut.results = [r for r in cut.results if r.choice != cut.point.choices[0]]
+    (timing,) = recipe_of([whole, cut]).timings
+    assert timing[0] == ((S, 64),) and recipe_of([whole, cut]).entries == recipe_of([whole]).entries
+    with pytest.raises(Invalid, match="first choice was not measured in time"):
+        recipe_of([cut])
+    assert "left out" in next(line for line in lines_of([Done((cut,), None, None, "none")]) if "best" in line)
 
 
 def test_shipped_recipes_are_whole() -> None:

@@ -2,8 +2,8 @@
 
 A loop is written in one of four ways, by what its products need:
 
-- `accumulate`: every product only adds tiles of shared memory to an accumulator. One step's products are
-  still running while the next one's start.
+- `accumulate`: every product only adds tiles of shared memory to an accumulator, and nothing else is
+  carried. One step's products are still running while the next one's start.
 - `skewed`: some products come last, and only add to an accumulator (`late`). They are started in the next
   step, behind that step's first products, and run while what is between is computed.
   Where there are few steps nothing is left to a next one.
@@ -149,7 +149,7 @@ def kind_of(rows: Rows, scope: RowScope, statement: Loop, span: Span) -> tuple[s
     early = [p for p in products if p not in late]
     in_memory = all(a in trial.memory.held for p in late for a in p.args)
     plain_sum = all(set(adds[p.out].args) == {p.out, ends[adds[p.out].out]} for p in late)
-    alone = all(counts[t] == 1 for t in targets)
+    alone = all(counts[t] == 1 for t in targets) and targets == carried
     if not early and late and in_memory and plain_sum and alone and not masked(rows, known, trial, late):
         return "accumulate", late
     if late and not any(a in leaning for p in early for a in p.args):
@@ -192,7 +192,6 @@ def accumulate(
     running: list[Running] = []
     adds = {a: s.out for s in statement.body if isinstance(s, Compute) for a in s.args}
     counts = uses_of(statement.body)
-    others = [s for s in statement.body if isinstance(s, Compute) and s.out in ends]
     for s in statement.body:
         if isinstance(s, Load):
             rows.memory.fetch(inner, s, counts.get(s.out, 0), once=rows.depth == 0)
@@ -202,7 +201,7 @@ def accumulate(
             target = inner.value(ends[adds[s.out]])
             run, _ = rows.start(inner, s, roles, s.out, target, target.text)
             running.append(run)
-        elif s not in others and not isinstance(s, Loop | Store | Carry):
+        elif not isinstance(s, Loop | Store | Carry) and s.out not in ends:
             inner.values[s.out] = rows.tile(inner, s)
     rings = list(
         dict.fromkeys(rows.copies.loads[n].name for r in running for n in r.reads if rows.memory.held[n].free)

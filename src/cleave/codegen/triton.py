@@ -78,6 +78,7 @@ def emit(
             described and kernel.descriptors,
             early,
             overlapped and number + 1 + (closing is not None) < len(tp.kernels),
+            overlapped,
         )
         text, arguments = _function(tp, kernel, name, manner, closing)
         texts.append(text)
@@ -104,12 +105,13 @@ def _preface(tp: TileProgram, texts: Sequence[str], groups: Sequence[str]) -> li
 @dataclass(frozen=True, slots=True)
 class _Manner:
     """How a kernel is written: the precision of its float32 dots, whether it loads through descriptors, waits
-    for the kernel before, and lets the next one start."""
+    for the kernel before, lets the next one start, and whether its products run on (`asynchronous`)."""
 
     precision: str
     described: bool
     waits: bool
     leads: bool
+    asynchronous: bool
 
 
 def launches_of(tp: TileProgram, grouped: bool) -> Iterator[tuple[int, tuple[Kernel, Kernel | None]]]:
@@ -132,6 +134,7 @@ def _function(
     own, kernel = kernel, joined(kernel, closing)
     params = Parameters(tp, kernel, names)
     params.described = manner.described
+    params.asynchronous = manner.asynchronous
     scope = Scope(params, plan_lanes(kernel), index_names, names)
     decode(scope, kernel, kept_of(own, closing))
     if manner.waits:

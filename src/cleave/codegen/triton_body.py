@@ -8,6 +8,7 @@ accumulator. A contraction that no dot can do is a sum of a product.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 
 from cleave.codegen.triton_ahead import Counter, may_run_ahead, merges, run_ahead
@@ -26,7 +27,7 @@ from cleave.codegen.triton_maps import (
 from cleave.codegen.triton_memory import load, locate, store
 from cleave.codegen.triton_scope import Scope, is_number
 from cleave.codegen.triton_text import Line, Lines, Nested
-from cleave.codegen.triton_tiles import Roles, Span, Tile, power_of_two, roles_of, uses_of
+from cleave.codegen.triton_tiles import Roles, Span, Tile, power_of_two, read_beside, roles_of, uses_of
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Extent, Index
 from cleave.schedule.counting import MOST_PARTS, PARTS_REGISTERS
@@ -57,6 +58,8 @@ class Body:
         self.ahead = ahead
         self.shared = shared
         self.threads = threads
+        self.beside = frozenset[str]()
+        """Loads of the loop being written that a product and something else read."""
 
     def write(self, scope: Scope, body: Sequence[Statement]) -> None:
         """Write statements in order."""
@@ -276,6 +279,9 @@ class Body:
     ) -> Tile:
         kinds = {a.dtype for a in args}
         works = kinds.pop() if len(kinds) == 1 else "f32"
+        if scope.params.asynchronous:
+            shared = [name in self.beside for name in statement.args]
+            args = [_apart(a) if own and a.dtype == works else a for a, own in zip(args, shared, strict=True)]
         left, right = args[roles.left], args[1 - roles.left]
         a = self.operand(scope, statement, left, (*roles.batch, roles.m, roles.k), works)
         b = self.operand(scope, statement, right, (*roles.batch, roles.k, roles.n), works)
@@ -332,7 +338,9 @@ class Body:
         inner = scope.inner()
         at = name if tile == 1 else inner.names.take(f"{name}0")
         inner.enter({index: Span(tile, at, scope.limit(statement, stop), full)})
+        outer, self.beside = self.beside, read_beside(statement.body)
         self.write(inner, statement.body)
+        self.beside = outer
         step = f", {tile}" if tile > 1 else ""
         head = (
             f"for {at} in range({start}, {stop}{step}):"
@@ -394,6 +402,11 @@ class Body:
         tests = [f"{scope.spans[index].start} == 0" for index in first]
         test = tests[0] if len(tests) == 1 else " & ".join(f"({t})" for t in tests)
         scope.lines.append(Nested(f"if {test}:", [call]))
+
+
+def _apart(tile: Tile) -> Tile:
+    """A tile as a product takes it that runs on while later tiles come."""
+    return tile if tile.literal is not None else replace(tile, text=f"apart({tile.text})")
 
 
 def weight_of(size: Extent) -> int:

@@ -32,8 +32,8 @@ from cleave.schedule.tiles import (
 
 class Parameters:
     """The parameters of one kernel, by what they stand for. `described`: loads of whole tiles go through
-    tensor descriptors where they can. What other blocks of the same launch store to `fresh` tensors is read
-    past the first cache, which does not see it."""
+    tensor descriptors where they can. `asynchronous`: products run on while later tiles come. What other
+    blocks of the same launch store to `fresh` tensors is read past the first cache, which does not see it."""
 
     def __init__(self, tp: TileProgram, kernel: Kernel, names: Names) -> None:
         self.sizes: Mapping[Atom, int | Extent] = dict(tp.sizes)
@@ -42,6 +42,7 @@ class Parameters:
         self._names = names
         self._of: dict[tuple[str, str, int, Dim | None, tuple[int, ...]], str] = {}
         self.described = False
+        self.asynchronous = False
         self.fresh: frozenset[str] = frozenset()
         self.steps = split_steps(tp)
         for tensor in kernel.tensors:

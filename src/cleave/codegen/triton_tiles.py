@@ -9,7 +9,7 @@ is an emitted value, a `Span` an index in scope.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cleave.errors import Infeasible
 from cleave.ir.dims import Index
@@ -235,6 +235,15 @@ def _order(count: int, dots: Sequence[Roles]) -> list[int]:
         left = [lane for lane in range(count) if lane not in order]
         order.append(next(x for x in left if not any(x in after[y] for y in left)))
     return order
+
+
+def read_beside(body: Sequence[Statement]) -> frozenset[str]:
+    """The loads of a body that a product and something else of it read. Two of the same are one to Triton."""
+    loads = {s.out: replace(s, out="") for s in body if isinstance(s, Load)}
+    products = [s for s in body if isinstance(s, ContractTile)]
+    others = uses_of([s for s in body if not isinstance(s, ContractTile)])
+    also = {load for name, load in loads.items() if name in others}
+    return frozenset(a for p in products for a in p.args if loads.get(a) in also)
 
 
 def uses_of(body: Sequence[Statement]) -> dict[str, int]:

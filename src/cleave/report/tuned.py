@@ -94,7 +94,9 @@ def _line(tuned: Tuned) -> str:
     best, first = tuned.best, tuned.first
     if best is not None and best.measured.seconds is not None:
         text += f"; best {best.measured.seconds * 1e6:.1f} us from '{best.choice.form}'"
-        if first is not None and first.measured.seconds is not None:
+        if first is None:
+            text += ", which is left out: there was no time to measure the cost model's first"
+        elif first.measured.seconds is not None:
             text += (
                 f", the cost model's first {first.measured.seconds / best.measured.seconds:.2f} times that"
             )

@@ -98,10 +98,12 @@ def settings_of(program: Program, target: str) -> Settings:
 
 def recipe_of(tuned: Sequence[Tuned]) -> Recipe:
     """The recipe of one program, from what was tuned at some points: the fastest tile program of each, with
-    its times at the others. `Invalid` if nothing was right anywhere."""
+    its times at the others. A point where the time ended before the cost model's first choice was measured
+    counts for nothing: the best of the others may be slower. `Invalid` if nothing was right anywhere."""
     program, target = tuned[0].point.program, tuned[0].point.target
     winners: dict[TileProgram, Entry] = {}
-    for one in tuned:
+    known = [one for one in tuned if one.first is not None]
+    for one in known:
         right = [r for r in one.results if r.measured.status == RIGHT]
         free = next((r for r in right if not r.choice.tiles.limits), None)
         for result in (*right[:1], *([free] if free else [])):
@@ -110,13 +112,14 @@ def recipe_of(tuned: Sequence[Tuned]) -> Recipe:
     if not winners:
         reasons = sorted({f"{r.measured.status}: {r.measured.detail}" for one in tuned for r in one.results})
         notes = [one.note for one in tuned if one.note]
+        notes += ["the cost model's first choice was not measured in time"] * (len(known) < len(tuned))
         raise Invalid(
             f"no tile program of {program.name} could be measured on {device_name(target)}",
             hint="; ".join((*notes, *reasons))[:400],
         )
     places = {tiles: n for n, tiles in enumerate(winners)}
     timings: list[tuple[tuple[tuple[Atom, int], ...], tuple[tuple[int, float], ...]]] = []
-    for one in tuned:
+    for one in known:
         point = tuple((atom, one.point.sizes[atom]) for atom in program.dynamic)
         found = {
             places[r.choice.tiles]: r.measured.seconds

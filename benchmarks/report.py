@@ -3,8 +3,8 @@
 Reads every `benchmarks/results/{paper,static}-*.json` that `cleave bench` wrote. Nothing in the page is typed
 by hand, so a figure that is not in a raw file cannot appear. A point below its target is marked as a miss; a
 reason stands beside it where `benchmarks/results/misses.json` has one ({file: {case: reason}}), and what is
-wrong with a file as a whole where `doubtful.json` says so ({file: reason}). Long lists of peers go to a
-page of their own.
+wrong with a file as a whole where `doubtful.json` says so ({file: reason}), and what the profiler counted
+where `benchmarks.counters` was asked. Long lists of peers go to a page of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.counters import Kernel
 from benchmarks.run import best_peer, by_point, is_peer, ratio_of
 
 ROOT = Path(__file__).parents[1]
@@ -165,7 +166,7 @@ def section(
             lines += [f"### {name}: {phase}", ""]
             lines += table(columns, (point_cells(rows, data["target"]) for rows in own))
     lines += [
-        *misses(points, data["target"], reasons),
+        *misses(points, data["target"], reasons, counted(name)),
         *roofline(points),
         *compile_times(points, bool(data.get("cold"))),
         *memory(points),
@@ -192,8 +193,11 @@ def labels(rows: Rows) -> list[str]:
     """Case, phase, dtype and sizes of a point."""
     first = rows[0]
     number = f"{first['row']} " if first.get("row") else ""
-    sizes = " ".join(f"{k}{v}" for k, v in first["sizes"].items())
-    return [number + first["case"], first["phase"], first["dtype"], sizes]
+    return [number + first["case"], first["phase"], first["dtype"], sizes_text(first["sizes"])]
+
+
+def sizes_text(sizes: dict[str, int]) -> str:
+    return " ".join(f"{name}{size}" for name, size in sizes.items())
 
 
 def named(rows: Rows, name: str) -> Record | None:
@@ -295,8 +299,21 @@ def _spread(values: Sequence[float]) -> str:
     return f"**{mean(values):.2f}** ({min(values):.2f} to {max(values):.2f})" if values else ""
 
 
-def misses(points: Sequence[Rows], target: str, reasons: dict[str, str]) -> list[str]:
-    """Cases with points below their target, and why."""
+def counted(name: str) -> dict[tuple[str, ...], str]:
+    """What the profiler told of a file's points (`benchmarks.counters`), by their labels."""
+    found: dict[tuple[str, ...], str] = {}
+    for path in sorted(RESULTS.glob("counters-*.json")):
+        data = json.loads(path.read_text())
+        for row in data["points"] if data["of"] == f"{name}.json" else []:
+            key = (row["case"], row["phase"], row["dtype"], sizes_text(row["sizes"]))
+            found[key] = "; ".join(str(Kernel(**kernel)) for kernel in row["kernels"]) or row["failure"]
+    return found
+
+
+def misses(
+    points: Sequence[Rows], target: str, reasons: dict[str, str], profiles: dict[tuple[str, ...], str]
+) -> list[str]:
+    """Cases with points below their target, and why; what the profiler counted at the lowest of each."""
     found: dict[tuple[str, str, str], list[tuple[float, str]]] = {}
     for rows in points:
         ratio, first = ratio_of(rows), rows[0]
@@ -309,10 +326,13 @@ def misses(points: Sequence[Rows], target: str, reasons: dict[str, str]) -> list
         lowest, sizes = min(values)
         least = target_of(target, case, phase)
         reason = reasons.get(case, "not looked into")
-        body.append([case, phase, dtype, str(len(values)), f"{least:.2f}", f"{lowest:.2f} ({sizes})", reason])
+        profile = profiles.get((case, phase, dtype, sizes), "")
+        cells = [case, phase, dtype, str(len(values)), f"{least:.2f}", f"{lowest:.2f} ({sizes})", reason]
+        body.append([*cells, profile] if profiles else cells)
     if not body:
         return []
-    return ["Misses:", "", *table("case | phase | dtype | points | target | lowest | reason", body)]
+    columns = "case | phase | dtype | points | target | lowest | reason"
+    return ["Misses:", "", *table(f"{columns} | profile of the lowest" if profiles else columns, body)]
 
 
 def roofline(points: Sequence[Rows]) -> list[str]:

@@ -183,6 +183,12 @@ class Runner:
 
     # ------------------------------------------------------------ on the device
 
+    def ours(self, sizes: Sizes) -> tuple[Callable[..., object], Tensors]:
+        """Our function at a point and inputs for it, as they are timed."""
+        self.prepare([sizes])
+        inputs = self._sets(sizes)[0]
+        return self._jit(sizes, inputs), inputs
+
     def measure(self, phase: str, sizes: Sizes, reused: Sequence[Record] = ()) -> list[Record]:
         """The records of one point. `reused` are a peer's records from an earlier run on such a device."""
         began = time.perf_counter()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import cleave
 import tile_examples as te
 from cleave.ir.dims import Atom
 from cleave.runtime.triton_launch import TritonLauncher
@@ -128,3 +129,31 @@ def test_a_graph_of_a_study_keeps_what_its_run_reads():
     others = [torch.full((64,), 7.0, device="cuda") for _ in range(1000)]
     assert torch.equal(call(), torch.arange(1.0, 65.0, device="cuda"))
     del others  # alive until here: it takes what a graph might have freed
+
+
+def normed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return ((x @ w.T).float() / ((x.float() ** 2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_tile_that_a_product_and_a_sum_read(groups: int, stages: int) -> None:
+    """No later tile overwrites it, and the sum is not lost."""
+    tiles = parse_tiles((FOLDER / "normed.tiles").read_text())
+    tiles = replace(tiles, kernels=tuple(replace(k, groups=groups, stages=stages) for k in tiles.kernels))
+    x, w = arguments(tiles, {"S": 2048, "T": 4096}, 3)
+    (found,) = TritonLauncher(tiles, "cuda")(x, w)
+    right = (x.double() @ w.double().T) / ((x.double() ** 2).mean(-1, keepdim=True) + 1e-5)
+    assert (found.double() - right).norm() / right.norm() < 1e-2
+
+
+@pytest.mark.parametrize("rows", [1, 64, 300, 4096])
+def test_a_row_that_is_multiplied_and_summed(rows: int) -> None:
+    """What a user writes, in the forms that the cost model likes best."""
+    generator = torch.Generator("cuda").manual_seed(rows)
+    x = torch.randn(rows, 2048, device="cuda", generator=generator).bfloat16()
+    w = torch.randn(3072, 2048, device="cuda", generator=generator).bfloat16()
+    compiled = cleave.compile(normed, (x, w), dynamic={"x": ("S", None)})
+    right = (x.double() @ w.double().T) / ((x.double() ** 2).mean(-1, keepdim=True) + 1e-5)
+    assert not compiled.fallbacks
+    assert (compiled(x, w).double() - right).norm() / right.norm() < 1e-2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,12 +43,13 @@ def test_the_reader_sees_an_overwritten_slot(slots: int, overwritten: bool) -> N
     assert ring == Ring("ring", slots, 3, True) and ring.overwritten is overwritten
 
 
-@pytest.mark.parametrize("stages", [3, 4])
+@pytest.mark.parametrize("stages", [2, 3])
 def test_a_tile_that_a_product_and_a_sum_read(stages: int, tmp_path: Path) -> None:
-    """The sum's loads kept Triton from giving the product's ring the slot more that it needs (3.6 to 3.9)."""
+    """Each has a load of its own: the sum's keeps Triton from giving the product's ring the slot more that it
+    needs (3.6 to 3.9)."""
     tiles = plain("normed", stages)
     text = emit(tiles, described=True, overlapped=True).text
-    assert "tl.dot(apart(x), " in text and "apart(w" not in text
+    assert len(re.findall(r"x\w* = x_tiles.load", text)) == len(re.findall("evict_last", text)) == 2
     found = rings(compiled(tiles, tmp_path, S=1024, T=4096))
     assert found and not [r for r in found if r.overwritten], found
 
@@ -56,6 +58,6 @@ def test_a_tile_that_a_product_and_a_sum_read(stages: int, tmp_path: Path) -> No
 def test_tiles_that_only_products_read(name: str, stages: int, tmp_path: Path) -> None:
     """Also one that two products read, the one lying as the other does not."""
     tiles = plain(name, stages)
-    assert "apart(" not in emit(tiles, described=True, overlapped=True).text
+    assert "evict_last" not in emit(tiles, described=True, overlapped=True).text
     found = rings(compiled(tiles, tmp_path, S=1024, T=4096))
     assert found and not [r for r in found if r.overwritten], found

@@ -8,7 +8,6 @@ accumulator. A contraction that no dot can do is a sum of a product.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import prod
 
 from cleave.codegen.triton_ahead import Counter, may_run_ahead, merges, run_ahead
@@ -60,6 +59,9 @@ class Body:
         self.threads = threads
         self.beside = frozenset[str]()
         """Loads of the loop being written that a product and something else read."""
+        self.operands: dict[str, Tile] = {}
+        """What products read instead of these. Triton 3.6 to 3.9 count the buffers of a loop's tile for the
+        one or the other; of one that an asynchronous product reads there must be one more."""
 
     def write(self, scope: Scope, body: Sequence[Statement]) -> None:
         """Write statements in order."""
@@ -79,6 +81,9 @@ class Body:
                     name = next(a for a in args if a in waiting)
                     onto = scope.value(args[0] if args[1] == name else args[1])
                     scope.values[out] = self.contract(scope, waiting[name], out, onto)
+                case Load() if statement.out in self.beside and scope.params.asynchronous:
+                    self.operands[statement.out] = load(scope, statement)
+                    scope.values[statement.out] = load(scope, statement, again=True)
                 case _:
                     scope.values[statement.out] = self.tile(scope, statement)
 
@@ -246,10 +251,11 @@ class Body:
 
     def contract(self, scope: Scope, statement: ContractTile, out: str, onto: Tile | None) -> Tile:
         """A contraction, added to `onto` if there is one."""
-        args = [scope.value(name) for name in statement.args]
         roles = self.roles(scope, statement)
         if roles:
+            args = [self.operands.get(name) or scope.value(name) for name in statement.args]
             return self.dot(scope, statement, args, roles, out, onto)
+        args = [scope.value(name) for name in statement.args]
         assert onto is None
         dtype = statement.dtype
         works = "f32" if dtype in ("f16", "bf16") else dtype
@@ -279,9 +285,6 @@ class Body:
     ) -> Tile:
         kinds = {a.dtype for a in args}
         works = kinds.pop() if len(kinds) == 1 else "f32"
-        if scope.params.asynchronous:
-            shared = [name in self.beside for name in statement.args]
-            args = [_apart(a) if own and a.dtype == works else a for a, own in zip(args, shared, strict=True)]
         left, right = args[roles.left], args[1 - roles.left]
         a = self.operand(scope, statement, left, (*roles.batch, roles.m, roles.k), works)
         b = self.operand(scope, statement, right, (*roles.batch, roles.k, roles.n), works)
@@ -402,11 +405,6 @@ class Body:
         tests = [f"{scope.spans[index].start} == 0" for index in first]
         test = tests[0] if len(tests) == 1 else " & ".join(f"({t})" for t in tests)
         scope.lines.append(Nested(f"if {test}:", [call]))
-
-
-def _apart(tile: Tile) -> Tile:
-    """A tile as a product takes it that runs on while later tiles come."""
-    return tile if tile.literal is not None else replace(tile, text=f"apart({tile.text})")
 
 
 def weight_of(size: Extent) -> int:

@@ -1,9 +1,9 @@
 """Pointwise operations and reductions of tiles as Triton expressions (`cleave.ir.ops.MAPS`).
 
 `float16` and `bfloat16` are computed in float32 and rounded once per operation. Only functions that run on
-the device and in Triton's interpreter alike are used (but for `apart`, of compute capability 9 alone); what
-Triton lacks is written out in `HELPERS`, small device functions that are put into a module when an expression
-calls them. NaN passes max and min; division and square root are rounded correctly.
+the device and in Triton's interpreter alike are used; what Triton lacks is written out in `HELPERS`, small
+device functions that are put into a module when an expression calls them. NaN passes max and min; division
+and square root are rounded correctly.
 """
 
 from __future__ import annotations
@@ -151,13 +151,6 @@ def power_integer(x, y):
         result = tl.where((y >> bit) & 1 != 0, result * square, result)
         square = square * square
     return tl.where(y < 0, below, result)
-""",
-    "apart": """
-@triton.jit
-def apart(x):
-    # For a product that runs on: Triton 3.6 to 3.9 overwrite a tile that it and something else read.
-    each: tl.constexpr = 32 // x.dtype.primitive_bitwidth
-    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=True, pack=each)
 """,
 }
 """Device functions that expressions call, in the order in which a module lists them."""

@@ -198,15 +198,15 @@ def _looks_up(value: Term) -> bool:
 # ---------------------------------------------------------------- statements
 
 
-def load(scope: Scope, statement: Load) -> Tile:
-    """Write a load."""
+def load(scope: Scope, statement: Load, *, again: bool = False) -> Tile:
+    """Write a load: one of its own where the same is loaded `again`, which Triton would take for one."""
     tensor = scope.params.tensors[statement.tensor]
     if tensor.role == "scalar":
         kind = "tl.cast({}, {})" if tensor.dtype != "bool" else "{} != 0"
         text = kind.format(scope.params.scalar(tensor.name), TYPES[statement.dtype])
         return Tile(scope.line(statement.out, text), statement.dtype, statement.axes)
     fresh = statement.tensor in scope.params.fresh
-    if scope.params.described and not fresh:
+    if scope.params.described and not fresh and not again:
         tile = described(scope, statement, tensor)
         if tile is not None:
             return tile
@@ -217,6 +217,8 @@ def load(scope: Scope, statement: Load) -> Tile:
         text += f", mask={' & '.join(place.masks)}, other={other}"
     if fresh:
         text += ', cache_modifier=".cg"'
+    elif again:
+        text += ', eviction_policy="evict_last"'
     made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in place.lanes)
     zero = frozenset(place.indices) if statement.other == 0 else frozenset[Index]()
     name = scope.line(statement.out, f"tl.load({text})")

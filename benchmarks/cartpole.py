@@ -246,6 +246,8 @@ def write(path: Path | None, target: str, rows: Sequence[Row], load: float) -> N
             "load": round(load, 2)}  # fmt: skip
     if "jax" in sys.modules:
         head["jax"] = sys.modules["jax"].__version__
+    elif path.exists():  # of rows that an earlier run has measured
+        head |= {key: known for key, known in json.loads(path.read_text()).items() if key == "jax"}
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps({**head, "rows": list(rows)}, indent=1))
     part.replace(path)

@@ -114,8 +114,9 @@ def missed(file: Path, least: float) -> list[Row]:
     ]
 
 
-def profiled(points: Sequence[Row], ncu: str, seconds: float) -> list[Row]:
-    """The points with the kernels of one call each; a point that failed has its error instead."""
+def profiled(points: Sequence[Row], ncu: str, seconds: float, kept: Path | None = None) -> list[Row]:
+    """The points with the kernels of one call each; a point that failed has its error instead. The profiler's
+    page is `kept` as it is."""
     with tempfile.TemporaryDirectory() as folder:
         asked, told, report = (Path(folder) / name for name in ("asked.json", "told.json", "report"))
         asked.write_text(json.dumps(list(points)))
@@ -137,6 +138,8 @@ def profiled(points: Sequence[Row], ncu: str, seconds: float) -> list[Row]:
             raise SystemExit(f"{ncu} failed:\n{(done.stdout + done.stderr)[-2000:]}")
         page = [ncu, "--import", f"{report}.ncu-rep", "--page", "raw", "--csv"]
         text = subprocess.run(page, capture_output=True, text=True, check=True).stdout
+        if kept is not None:
+            kept.write_text(text)
         kernels = iter(kernels_of(text))
         return [
             _with(row, [asdict(next(kernels)) for _ in range(row["launches"])])
@@ -187,6 +190,7 @@ def main() -> None:
     parser.add_argument("--least", type=float, default=0.95, help="the ratio below which a point is profiled")
     parser.add_argument("--most", type=int, default=40, help="points")
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--page", type=Path, help="where to keep what the profiler printed")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -196,7 +200,7 @@ def main() -> None:
     if ncu is None:
         raise SystemExit("ncu is not installed: it comes with NVIDIA Nsight Compute")
     points = missed(given.file, given.least)[: given.most]
-    rows = profiled(points, ncu, given.seconds)
+    rows = profiled(points, ncu, given.seconds, given.page)
     given.out.write_text(json.dumps({"of": given.file.name, "points": rows}, indent=1) + "\n")
     for row in rows:
         sizes = " ".join(f"{name}{size}" for name, size in row["sizes"].items())

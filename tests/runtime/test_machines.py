@@ -112,6 +112,22 @@ def test_the_cpu_is_called_after_the_threads_that_it_has_now(data: Path) -> None
         calibration.torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("fma avx avx2", "Model, avx2, 3 threads"),
+        ("avx avx2 avx512f avx512_bf16", "Model, avx512_bf16, 3 threads"),
+        ("avx avx2 avx512f avx512vl", "Model, avx512f, 3 threads"),
+        ("sse2", "Model, 3 threads"),
+    ],
+)
+def test_the_cpu_is_called_after_its_vectors(flags: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines of one model differ in them, and so does the best tile program."""
+    processor = f"x86_64 {{'model name': 'Model', 'flags': '{flags}'}}"
+    monkeypatch.setattr(machines, "processor", lambda: processor)
+    assert machines._device_name.__wrapped__("cpu", 3) == told
+
+
 def test_plans_are_for_the_threads_that_there_are_now(data: Path) -> None:
     """Not calibrated: as many cores as threads; one draws its share of the bandwidth and waits for none."""
     before = calibration.torch.get_num_threads()

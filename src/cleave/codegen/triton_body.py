@@ -59,7 +59,7 @@ class Body:
         self.threads = threads
         self.beside = frozenset[str]()
         """Loads of the loop being written that a product and something else read."""
-        self.operands: dict[str, Tile] = {}
+        self.multiplied: dict[str, Tile] = {}
         """What products read instead of these. Triton 3.6 to 3.9 count the buffers of a loop's tile for the
         one or the other; of one that an asynchronous product reads there must be one more."""
 
@@ -82,7 +82,7 @@ class Body:
                     onto = scope.value(args[0] if args[1] == name else args[1])
                     scope.values[out] = self.contract(scope, waiting[name], out, onto)
                 case Load() if statement.out in self.beside and scope.params.asynchronous:
-                    self.operands[statement.out] = load(scope, statement)
+                    self.multiplied[statement.out] = load(scope, statement)
                     scope.values[statement.out] = load(scope, statement, again=True)
                 case _:
                     scope.values[statement.out] = self.tile(scope, statement)
@@ -253,7 +253,7 @@ class Body:
         """A contraction, added to `onto` if there is one."""
         roles = self.roles(scope, statement)
         if roles:
-            args = [self.operands.get(name) or scope.value(name) for name in statement.args]
+            args = [self.multiplied.get(name) or scope.value(name) for name in statement.args]
             return self.dot(scope, statement, args, roles, out, onto)
         args = [scope.value(name) for name in statement.args]
         assert onto is None

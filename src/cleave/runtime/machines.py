@@ -27,6 +27,8 @@ from cleave.schedule.machine import CPU, H200, Machine
 
 BUILT_IN: Mapping[str, Machine] = {"cpu": CPU, "cuda": H200, "interpret": H200}
 FORM = "cleave machine 1"
+VECTORS = ("avx512_bf16", "avx512f", "avx2", "avx", "sve", "asimd")
+"""Vector instructions, the widest first. Virtual machines of one name have one or the other."""
 _log = logging.getLogger("cleave")
 
 
@@ -54,8 +56,12 @@ def _device_name(target: str, threads: int) -> str:
         return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "NVIDIA H200"
     if target == "interpret":
         return "interpreter"
-    found = re.search(r"'model name': '([^']*)'", processor())
-    return f"{found[1] if found else platform.machine()}, {threads} threads"
+    told = processor()
+    found = re.search(r"'model name': '([^']*)'", told)
+    vectors = next((v for v in VECTORS if re.search(rf"\b{v}\b", told)), "")
+    return ", ".join(
+        p for p in (found[1] if found else platform.machine(), vectors, f"{threads} threads") if p
+    )
 
 
 def machine_of(target: str) -> Machine:

@@ -57,9 +57,16 @@ inline i64 rows_each(i64 rows, i64 work, i64 threads, i64 most) {
   return greatest(1, least(most, ceil_div(rows, 4 * threads)));
 }
 
-// A quarter of `n` in whole vectors of any machine: for four running values of a sum, as an addition takes longer
-// than the next one takes to arrive.
-inline i64 quarter(i64 n) { return n / 64 * 16; }
+// N running values of a reduction put together, half with half.
+template <int N, class T, class With>
+[[gnu::always_inline]] inline T folded(T* lane, const With& with) {
+  if constexpr (N > 1) {
+#pragma omp simd
+    for (int n = 0; n < N / 2; ++n) lane[n] = with(lane[n], lane[n + N / 2]);
+    return folded<N / 2>(lane, with);
+  }
+  return lane[0];
+}
 
 inline bool inside(i64 position, i64 size) { return position >= 0 && position < size; }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cleave.codegen.cpp_frame import Frame
 from cleave.codegen.cpp_roles import roles_of
 from cleave.codegen.cpp_text import Text, indent, loop_head, plus, times
-from cleave.codegen.cpp_tiles import Product, Tile, factor_of
+from cleave.codegen.cpp_tiles import Product, Tile, factor_of, is_narrow
 from cleave.errors import Bug
 from cleave.ir.dims import Index
 from cleave.schedule.tiles import ContractTile, Load
@@ -65,9 +65,8 @@ def write_product(frame: Frame, product: Product) -> list[str]:
     counts = [times(*(frame.count(i) for i in group)) for group in (rows, columns, depth)]
     adds = "true" if product.start is not None or repeated else "false"
     panel = f"tile<{out.kind}>(memory, {product.panel.offset if product.panel else 0})"
-    narrow = all(tile.dtype == "bf16" for tile in product.op.args)
     call = [
-        f"{'product_bf16' if narrow else 'product'}({', '.join(map(str, counts))},",
+        f"{'product_bf16' if is_narrow(product.op) else 'product'}({', '.join(map(str, counts))},",
         f"        {_at(a, variables)}, {_row(a, rows)}, {a.strides[depth[-1]]},",
         f"        {_at(b, variables)}, {b.strides[depth[-1]]}, {b.strides[columns[-1]]},",
         f"        {_at(c, variables)}, {_row(c, rows)}, {adds}, {panel});",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cleave.codegen import cpp_math
 from cleave.codegen.cpp_frame import Frame, Place
@@ -39,6 +39,8 @@ LEAST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -(2**7), "u8":
 GREATEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 2**7 - 1, "u8": 255, "bool": 1}
 LONG = 64
 """Elements that a loop has at least whose sums get several running values."""
+QUICK_LANES, SLOW_LANES = 64, 32
+"""Running values of a sum: where a step does little, and where it does much."""
 SLOW = rf"\b({'|'.join(sorted(cpp_math.COSTLY))})\("
 CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
 
@@ -475,45 +477,48 @@ class _Writer:
             if self.units and isinstance(count, int):
                 count = self.names.name(f"{inner.variable}_steps")
                 lines.append(f"const i64 {count} = steps({inner.count}, {self.units[0]});")
-            if inner.sums and self._is_quick(inner):
-                lines += self._side_by_side(inner, count, body)
+            if inner.sums and not (isinstance(inner.count, int) and inner.count < LONG):
+                lines += self._in_lanes(inner, count, body)
             else:
                 head = loop_head(inner.variable, count)
                 lines += [_simd([[s] for s in inner.sums]), f"{head} {{", *indent(body), "}"]
         return [*lines, *level.after]
 
-    def _is_quick(self, level: Level) -> bool:
-        """Does a loop do so little that its sums would wait for themselves?"""
-        if isinstance(level.count, int) and level.count < LONG:
-            return False
-        return not any(re.search(SLOW, line) for line in level.lines)
-
-    def _side_by_side(self, level: Level, count: Text, body: list[str]) -> list[str]:
-        """The innermost loop, of `count` steps, with several running values of each of its sums."""
-        variable = level.variable
-        part, at = self.names.name(f"{variable}_part"), self.names.name(f"{variable}_at")
-        more = [[s, *(replace(s, name=self.names.name(f"{s.name}_{n}")) for n in "bcd")] for s in level.sums]
+    def _in_lanes(self, level: Level, count: Text, body: list[str]) -> list[str]:
+        """The innermost loop, of `count` steps, with as many running values of each of its sums as several
+        vectors hold: an addition takes longer than the next one takes to arrive, and what OpenMP's reductions
+        leave in the lanes of one is put together number by number."""
+        variable, lane = level.variable, self.names.name("lane")
+        start, at = self.names.name(f"{variable}_from"), self.names.name(f"{variable}_at")
+        lanes = {s.name: self.names.name(f"{s.name}_lanes") for s in level.sums}
         given = ", ".join(f"{TILE_TYPES[s.dtype]}& {s.name}" for s in level.sums)
+        width = SLOW_LANES if any(re.search(SLOW, line) for line in level.lines) else QUICK_LANES
+        call = f"{at}({start} + {lane}, {', '.join(f'{name}[{lane}]' for name in lanes.values())});"
         lines = [
-            f"const i64 {part} = quarter({count});",
             f"const auto {at} = [=](i64 {variable}, {given}) __attribute__((always_inline)) {{",
             *indent(body),
             "};",
         ]
-        for own, *others in more:
-            values = ", ".join(f"{s.name} = {s.start}" for s in others)
-            lines.append(f"{TILE_TYPES[own.dtype]} {values};")
-        lines += [_simd(more), f"{loop_head(variable, part)} {{"]
-        for n in range(4):
-            place = plus(variable, times(n, part))
-            lines.append(f"  {at}({place}, {', '.join(group[n].name for group in more)});")
-        rest = f"for (i64 {variable} = 4 * {part}; {variable} < {count}; ++{variable})"
-        own = ", ".join(s.name for s in level.sums)
-        lines += ["}", _simd([[s] for s in level.sums]), f"{rest} {at}({variable}, {own});"]
-        return [
-            *lines,
-            *(combine(s.kind, s.dtype, group[0].name, s.name) for group in more for s in group[1:]),
+        for s in level.sums:
+            lines += [
+                f"{TILE_TYPES[s.dtype]} {lanes[s.name]}[{width}];",
+                "#pragma omp simd",
+                f"{loop_head(lane, width)} {lanes[s.name]}[{lane}] = {s.start};",
+            ]
+        lines += [
+            f"i64 {start} = 0;",
+            f"for (; {start} + {width} <= {count}; {start} += {width}) {{",
+            "  #pragma omp simd",
+            f"  {loop_head(lane, width)} {call}",
+            "}",
+            "#pragma omp simd",
+            f"{loop_head(lane, f'{count} - {start}')} {call}",
         ]
+        for s in level.sums:
+            kind = TILE_TYPES[s.dtype]
+            put = f"[]({kind} a, {kind} b) {{ {combine(s.kind, s.dtype, 'a', 'b')} return a; }}"
+            lines.append(combine(s.kind, s.dtype, s.name, f"folded<{width}>({lanes[s.name]}, {put})"))
+        return lines
 
 
 def _simd(groups: Sequence[Sequence[Running]]) -> str:

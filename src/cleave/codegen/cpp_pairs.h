@@ -1,8 +1,8 @@
 // Products of bfloat16: by dot products of pairs where the machine has them (avx512_bf16), else by conversion.
 //
-// Both operands hold bfloat16 values, the first always as floats. An instruction takes two steps of the depth at
-// once: panels and slivers hold the pair of k and k + 1 in one word, zero beyond the depth. Sums are float32; what
-// is below the normal range counts as zero. CLEAVE_PAIRS takes the same way with the instruction written out.
+// Both operands hold bfloat16 values, the first as they are or as floats. An instruction takes two steps of the depth at
+// once: panels and rows hold the pair of k and k + 1 in one word, zero beyond the depth. Sums are float32; what is
+// below the normal range counts as zero. CLEAVE_PAIRS takes the same way with the instruction written out.
 #pragma once
 
 #include "cpp_products.h"
@@ -101,20 +101,45 @@ __attribute__((noinline)) void pack_pair_panel(i64 depth, const B* b, i64 b_k, i
   pack_pairs(depth, b, b_k, b_column, n, W, word);
 }
 
-// c[r, 0:n] (+)= sum over pairs of sliver[k, r] and panel[k, :].
+// Elements that lie next to each other as halves of words, zero behind them up to a whole word; of floats as many
+// are written as make up vectors.
+inline void pack_row(i64 n, const float* a, u16* to) {
+  constexpr i64 lanes = kLanes<float>;
+  for (i64 k = 0; k < n; k += lanes) {
+    const u32s some = reinterpret_cast<u32s>(n - k < lanes ? load_some<float>(a + k, n - k) : load_lanes<float>(a + k));
+    const u16s cut = __builtin_convertvector(some >> 16, u16s);
+    __builtin_memcpy(to + k, &cut, sizeof cut);
+  }
+}
+inline void pack_row(i64 n, const bf16* a, u16* to) {
+  __builtin_memcpy(to, a, n * sizeof *a);
+  if (n % 2) to[n] = 0;
+}
+
+// The first operand: row[r, k] = the pair of 2 * k and 2 * k + 1, kDepth words a row, for a depth of twice that.
+template <class A>
+__attribute__((noinline)) void pack_rows(i64 rows, i64 depth, const A* a, i64 a_row, i64 a_k, u32* row) {
+  for (i64 r = 0; r < rows; ++r, a += a_row, row += kDepth)
+    if (a_k == 1)
+      pack_row(depth, a, reinterpret_cast<u16*>(row));
+    else
+      pack_pairs(depth, a, a_k, i64(1), i64(1), i64(1), row);
+}
+
+// c[r, 0:n] (+)= sum over pairs of row[r, k] and panel[k, :].
 template <int R>
-__attribute__((noinline)) void pairs_block(i64 pairs, const u32* sliver, const u32* panel, float* c, i64 c_row, i64 n,
+__attribute__((noinline)) void pairs_block(i64 pairs, const u32* row, const u32* panel, float* c, i64 c_row, i64 n,
                                            bool add) {
   Floats sum[R][2];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = Floats{};
 #pragma GCC unroll 1
-  for (i64 k = 0; k < pairs; ++k, panel += kColumns<float>, sliver += R) {
+  for (i64 k = 0; k < pairs; ++k, panel += kColumns<float>) {
     const u32s b0 = *reinterpret_cast<const u32s_loose*>(panel);
     const u32s b1 = *reinterpret_cast<const u32s_loose*>(panel + kLanes<float>);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const u32s x = sliver[r] + u32s{};  // in every lane
+      const u32s x = row[r * kDepth + k] + u32s{};  // in every lane
       sum[r][0] = pairs_added(sum[r][0], x, b0);
       sum[r][1] = pairs_added(sum[r][1], x, b1);
     }
@@ -122,25 +147,20 @@ __attribute__((noinline)) void pairs_block(i64 pairs, const u32* sliver, const u
   put_block<R>(sum, c, c_row, n, add);
 }
 
-template <class B>
-inline void pairs_part(i64 rows, i64 columns, i64 depth, const float* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
+template <class A, class B>
+inline void pairs_part(i64 rows, i64 columns, i64 depth, const A* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
                        i64 b_column, float* c, i64 c_row, bool add, u32* room) {
   constexpr i64 W = kColumns<float>;
   const i64 pairs = ceil_div(depth, 2);
-  u32* const slivers = room + kDepth * W;
-  u32* packed = slivers;
-  for (i64 r = 0, count = 0; r < rows; r += count, packed += count * pairs) {
-    count = block_rows(rows - r);
-    pack_pairs(depth, a + r * a_row, a_k, a_row, count, count, packed);
-  }
+  u32* const packed = room + kDepth * W;
+  pack_rows(rows, depth, a, a_row, a_k, packed);
   for (i64 j = 0; j < columns; j += W) {
     const i64 n = least(W, columns - j);
     pack_pair_panel(depth, b + j * b_column, b_k, b_column, n, room);
-    const u32* sliver = slivers;
-    for (i64 r = 0, count = 0; r < rows; r += count, sliver += count * pairs) {
+    for (i64 r = 0, count = 0; r < rows; r += count) {
       count = block_rows(rows - r);
       of_rows(count, [&](auto constant) {
-        pairs_block<constant>(pairs, sliver, room, c + r * c_row + j, c_row, n, add);
+        pairs_block<constant>(pairs, packed + r * kDepth, room, c + r * c_row + j, c_row, n, add);
       });
     }
   }
@@ -148,10 +168,10 @@ inline void pairs_part(i64 rows, i64 columns, i64 depth, const float* a, i64 a_r
 
 #endif
 
-// As `product`, where both operands hold values of bfloat16.
-template <class B>
-inline void product_bf16(i64 rows, i64 columns, i64 depth, const float* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
-                         i64 b_column, float* c, i64 c_row, bool add, float* room) {
+// As `product`, where both operands hold values of bfloat16: by pairs where that pays.
+template <class A, class B>
+inline bool product_pairs(i64 rows, i64 columns, i64 depth, const A* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
+                          i64 b_column, float* c, i64 c_row, bool add, float* room) {
 #if defined(CLEAVE_PAIRS)
   constexpr i64 part = 2 * kDepth;
   if (rows > kFewRows && depth > 0) {
@@ -160,10 +180,41 @@ inline void product_bf16(i64 rows, i64 columns, i64 depth, const float* a, i64 a
         pairs_part(least(kSliverRows<float>, rows - r), columns, least(part, depth - k), a + r * a_row + k * a_k,
                    a_row, a_k, b + k * b_k, b_k, b_column, c + r * c_row, c_row, add || k > 0,
                    reinterpret_cast<u32*>(room));
-    return;
+    return true;
   }
 #endif
-  product(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room);
+  return false;
+}
+
+template <class B>
+inline void product_bf16(i64 rows, i64 columns, i64 depth, const float* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
+                         i64 b_column, float* c, i64 c_row, bool add, float* room) {
+  if (!product_pairs(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room))
+    product(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room);
+}
+
+// The first operand as it lies in memory: part by part as floats, in kSliverBytes behind the room of `product`, where
+// pairs do not pay.
+template <class B>
+inline void product_bf16(i64 rows, i64 columns, i64 depth, const bf16* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
+                         i64 b_column, float* c, i64 c_row, bool add, float* room) {
+  if (product_pairs(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room)) return;
+  float* const wide = room + kDepth * kColumns<float> + kSliverBytes / i64(sizeof(float)) + 16;
+  const i64 part = rows <= kFewRows ? kSliverRows<float> / kFewRows * kDepth : kDepth;
+  for (i64 k = 0; k == 0 || k < depth; k += part)
+    for (i64 r = 0; r < rows; r += kSliverRows<float>) {
+      const i64 height = least(kSliverRows<float>, rows - r), width = least(part, depth - k);
+      for (i64 i = 0; i < height; ++i) {
+        const bf16* const from = a + (r + i) * a_row + k * a_k;
+        float* const to = wide + i * width;
+        if (a_k == 1)
+          for (i64 j = 0; j < width; ++j) to[j] = float(from[j]);
+        else
+          for (i64 j = 0; j < width; ++j) to[j] = float(from[j * a_k]);
+      }
+      product(height, columns, width, wide, width, i64(1), b + k * b_k, b_k, b_column, c + r * c_row, c_row,
+              add || k > 0, room);
+    }
 }
 
 }  // namespace cleave

@@ -23,6 +23,7 @@ from cleave.codegen.cpp_tiles import (
     Tile,
     all_ops,
     is_linear,
+    is_narrow,
     is_total,
     leaves_of,
     resolve,
@@ -202,7 +203,8 @@ class _Gatherer:
             target = self.products[user]
             roles = roles_of(target.axes, user.args[0].axes, user.args[1].axes, contract.over)
             assert roles is not None
-            if user.args[roles.left] is tile and self.types[statement.tensor] != target.kind:
+            other = self.types[statement.tensor] != target.kind and not is_narrow(user)
+            if user.args[roles.left] is tile and other:
                 return False
         return True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cleave.codegen.cpp_roles import roles_of
 from cleave.codegen.cpp_text import TILE_BYTES
 from cleave.codegen.cpp_tiles import (
     Item,
@@ -21,6 +22,7 @@ from cleave.codegen.cpp_tiles import (
     Rows,
     Tile,
     all_ops,
+    is_narrow,
     is_total,
     leaves_of,
 )
@@ -28,6 +30,16 @@ from cleave.schedule.tiles import Carry, Compute, ContractTile, ReduceTile
 
 PANEL_BYTES = 32 * 1024 + 264 * 1024 + 64
 """Scratch of a product: a panel of the widest vectors, `kSliverBytes`, and some words (cpp_products.h)."""
+WIDE_BYTES = 264 * 1024
+"""What it needs beside that where its first operand may have to be widened (cpp_pairs.h)."""
+
+
+def _may_widen(product: Op, out: Tile) -> bool:
+    """Whether a product reads a first operand of bfloat16 as it lies in memory."""
+    statement = product.statement
+    assert isinstance(statement, ContractTile)
+    roles = roles_of(out.axes, product.args[0].axes, product.args[1].axes, statement.over)
+    return roles is not None and is_narrow(product) and product.args[roles.left].where == "direct"
 
 
 @dataclass(slots=True)
@@ -199,7 +211,7 @@ class _Placer:
                         self._touch(*leaves_of(op.reads), op.out)
                 case Product(op=op, out=out, start=start):
                     self._touch(*op.reads, out, start)
-                    item.panel = self._extra(PANEL_BYTES)
+                    item.panel = self._extra(PANEL_BYTES + (WIDE_BYTES if _may_widen(op, out) else 0))
                 case Pass():
                     self._pass(item)
                 case Rows():

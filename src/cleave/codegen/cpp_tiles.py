@@ -289,6 +289,11 @@ def all_ops(ops: Iterable[Op | Pass]) -> Iterable[Op]:
             yield op
 
 
+def is_narrow(product: Op) -> bool:
+    """Is a product one of bfloat16 values?"""
+    return all(tile.dtype == "bf16" for tile in product.args)
+
+
 def is_total(tile: Tile) -> bool:
     """Is a tile complete only after the nest that makes it?"""
     return isinstance(tile.maker.statement, ReduceTile | ContractTile)

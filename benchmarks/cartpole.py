@@ -30,6 +30,8 @@ from benchmarks.cartpole_checks import Checks
 from benchmarks.cartpole_env import Inputs, make_inputs
 from benchmarks.cartpole_order import Makers, Task, order
 from benchmarks.cartpole_plans import Planned
+from benchmarks.raw import earlier
+from cleave.runtime.machines import device_name
 
 SIZES = (2048, 64, 1 << 16, 1 << 20, 1 << 14, 256, 1 << 17, 1 << 23, 1, 70)
 """Numbers of environments, the most interesting ones first."""
@@ -74,8 +76,8 @@ class Study:
             case = self.makers.case(task, checks.inputs)
             row["steps"] = case.steps
             row |= {k: v for k, v in case.facts.items() if k not in PRIVATE}
-            if (task.name, task.size) in self.built:
-                row["compile_seconds"] = self.built[task.name, task.size]
+            if (seconds := self.built.get((task.name, task.size))) is not None:
+                row["compile_seconds"] = seconds
             row |= checks.held(case)
             times = self._timed(case)
             checks.held(case)  # what was timed was right to the end, or has no time
@@ -127,7 +129,7 @@ def run_cartpole(
     deadline = time.perf_counter() + (DEFAULT_BUDGET if budget is None else budget)
     rows: list[Row] = []
     if resume and json_file is not None and json_file.exists():
-        rows = json.loads(json_file.read_text())["rows"]
+        rows = earlier(json_file, target)["rows"]
     study = Study(target, json_file, rows)
     done = {(r["implementation"], r["environments"]) for r in rows}
     wanted = [n for n in sizes or SIZES if n <= LARGEST[target]]
@@ -138,12 +140,13 @@ def run_cartpole(
         every = [t.what for t in order(target, wanted) if isinstance(t.what, Planned)]
         steps = {n: steps_for(n, target) for n in wanted}
         study.built, study.makers.plans.handed = build_ahead(tasks, every, steps, target, ahead)
-        print(f"{len(study.built)} cases built ahead", flush=True)
+        made = sum(seconds is not None for seconds in study.built.values())
+        print(f"{made} cases built ahead, {len(study.built) - made} failed", flush=True)
         known = len(tasks)
         tasks = [t for t in tasks if t.what is None or (t.name, t.size) in study.built]
         left = known - len(tasks)
     for task in tasks:
-        expected = 1.0 if (task.name, task.size) in study.built else task.seconds
+        expected = task.seconds if study.built.get((task.name, task.size)) is None else 1.0
         if time.perf_counter() + expected > deadline:
             left += 1
             continue
@@ -240,8 +243,7 @@ def write(path: Path | None, target: str, rows: Sequence[Row], load: float) -> N
     """Keep the raw results: a whole file at any moment. `load` is the machine's when the study began."""
     if path is None:
         return
-    device = torch.cuda.get_device_name(0) if target == "cuda" else platform.processor() or platform.machine()
-    head = {"study": "cartpole", "target": target, "device": device, "torch": torch.__version__,
+    head = {"study": "cartpole", "target": target, "device": device_name(target), "torch": torch.__version__,
             "python": platform.python_version(), "threads": torch.get_num_threads(),
             "load": round(load, 2)}  # fmt: skip
     if "jax" in sys.modules:

@@ -27,8 +27,8 @@ from benchmarks.cartpole_plans import arguments as of_plan
 STARTS = 3
 """Calls at the first steps: numbers 0, 1 and others are compiled for apart."""
 
-Built = dict[tuple[str, int], float]
-"""Seconds that a case took to build, by its name and size."""
+Built = dict[tuple[str, int], float | None]
+"""Seconds that a case took to build, by its name and size; None if it failed."""
 Handed = dict[tuple[str, int], Prepared]
 
 
@@ -96,13 +96,14 @@ def _variant(what: Variant, steps: dict[int, int], target: str, until: float) ->
         if time.time() > until:
             break
         start = time.perf_counter()
+        found[what.name, size] = None
         with contextlib.suppress(Exception):  # the study tries it again, and reports it
             inputs = blank(size, count, target)
             chunk = what.chunk(inputs.steps)
             launcher = ours.launcher(what, inputs)
             for first in range(0, min(STARTS * chunk, inputs.steps), chunk):
                 launcher(*arguments(what, inputs, first, first + chunk))
-        found[what.name, size] = time.perf_counter() - start
+            found[what.name, size] = time.perf_counter() - start
         if target == "cuda":
             torch.cuda.empty_cache()
     return found, {}
@@ -120,14 +121,16 @@ def _plans(
             break
         start = time.perf_counter()
         few = inputs.cut(0, STARTS * planned.unroll)
+        if planned in wanted:
+            found[planned.name, size] = None
         with contextlib.suppress(Exception):  # the study tries it again, and reports it
             made = plans.prepared(planned, few)
             if planned in wanted and made.first == planned.name:
                 _, launcher, _ = plans.built(planned, few)
                 for first in range(0, few.steps, planned.unroll):
                     launcher(*of_plan(planned, few, first))
-        if planned in wanted:
-            found[planned.name, size] = time.perf_counter() - start
+            if planned in wanted:
+                found[planned.name, size] = time.perf_counter() - start
     return found, {key: p for key, p in plans.handed.items() if key in found}
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.counters benchmarks/results/paper-h200-bf16.json OUT.json
 
-One call of ours at each point below its target is profiled in a process of its own; the figures of its
-kernels are kept, and `benchmarks.report` puts them beside the miss. The profiler repeats each kernel and
-leaves the clocks alone, with caches flushed before each repetition.
+One call of ours at each point where we are slower than `--least` of the best peer is profiled in a process of
+its own; the figures of its kernels are kept, and `benchmarks.report` puts them beside the miss. The profiler
+repeats each kernel and leaves the clocks alone, with caches flushed before each repetition.
 """
 
 from __future__ import annotations
@@ -114,73 +114,49 @@ def missed(file: Path, least: float) -> list[Row]:
     ]
 
 
-def profiled(points: Sequence[Row], ncu: str, seconds: float, kept: Path | None = None) -> list[Row]:
-    """The points with the kernels of one call each; a point that failed has its error instead. The profiler's
-    page is `kept` as it is."""
+def profiled(point: Row, ncu: str, seconds: float) -> Row:
+    """A point with the kernels of one call, or why it has none."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, told, report = (Path(folder) / name for name in ("asked.json", "told.json", "report"))
-        asked.write_text(json.dumps(list(points)))
-        own = [sys.executable, "-m", "benchmarks.counters", "--child", str(asked), str(told)]
+        asked, report = Path(folder) / "asked.json", Path(folder) / "report"
+        asked.write_text(json.dumps(point))
+        how = ["--clock-control", "none", "--profile-from-start", "off", "-o", str(report)]
         sections = [part for name in SECTIONS for part in ("--section", name)]
-        command = [
-            ncu,
-            "--clock-control",
-            "none",
-            "--profile-from-start",
-            "off",
-            *sections,
-            "-o",
-            str(report),
-            *own,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-        if done.returncode:
-            raise SystemExit(f"{ncu} failed:\n{(done.stdout + done.stderr)[-2000:]}")
-        page = [ncu, "--import", f"{report}.ncu-rep", "--page", "raw", "--csv"]
-        text = subprocess.run(page, capture_output=True, text=True, check=True).stdout
-        if kept is not None:
-            kept.write_text(text)
-        kernels = iter(kernels_of(text))
-        return [
-            _with(row, [asdict(next(kernels)) for _ in range(row["launches"])])
-            for row in json.loads(told.read_text())
-        ]
+        own = [sys.executable, "-m", "benchmarks.counters", "--child", str(asked), str(asked)]
+        try:
+            run = subprocess.run(
+                [ncu, *how, *sections, *own], capture_output=True, text=True, timeout=seconds, check=False
+            )
+            page = [ncu, "--import", f"{report}.ncu-rep", "--page", "raw", "--csv"]
+            text = subprocess.run(page, capture_output=True, text=True, check=False).stdout
+        except subprocess.TimeoutExpired:
+            return _told(point, [], f"no answer in {seconds:g} seconds")
+    kernels = [] if run.returncode else kernels_of(text)
+    return _told(point, kernels, "" if kernels else (run.stdout + run.stderr).strip()[-300:])
 
 
-def _with(row: Row, kernels: list[Row]) -> Row:
-    kept = ("case", "phase", "sizes", "dtype", "failure")
-    return {**{key: row[key] for key in kept}, "kernels": kernels}
+def _told(point: Row, kernels: Sequence[Kernel], failure: str) -> Row:
+    kept = {key: point[key] for key in ("case", "phase", "sizes", "dtype")}
+    return {**kept, "failure": failure, "kernels": [asdict(kernel) for kernel in kernels]}
 
 
-def child(asked: Path, told: Path) -> None:
-    """Run each point once under the profiler; tell how many kernels each launched."""
+def child(asked: Path) -> None:
+    """Run a point once under the profiler."""
     import torch
 
-    from benchmarks.harness import shown
-    from benchmarks.runner import Options, Runner, footprint
+    from benchmarks.runner import Options, Runner
     from benchmarks.suites import SUITES
-    from cleave import Jit
 
     cases = {case.name: case for suite in SUITES.values() for case in suite}
-    rows: list[Row] = []
-    for point in json.loads(asked.read_text()):
-        row = {**point, "launches": 0, "failure": ""}
-        try:
-            runner = Runner(cases[point["case"]], point["dtype"], Options("cuda", peers="none"))
-            call, inputs = runner.ours(point["sizes"])
-            call(*inputs)
-            assert isinstance(call, Jit)
-            row["launches"] = footprint(call, inputs)["launches"]
-            torch.cuda.synchronize()
-            torch.cuda.profiler.start()
-            call(*inputs)
-            torch.cuda.synchronize()
-            torch.cuda.profiler.stop()
-        except Exception as error:  # noqa: BLE001  the row says so
-            row["failure"] = shown(error)
-        rows.append(row)
-        told.write_text(json.dumps(rows))
-        torch.cuda.empty_cache()
+    point = json.loads(asked.read_text())
+    call, inputs = Runner(cases[point["case"]], point["dtype"], Options("cuda", peers="none")).ours(
+        point["sizes"]
+    )
+    call(*inputs)
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    call(*inputs)
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
 
 
 def main() -> None:
@@ -189,20 +165,20 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--least", type=float, default=0.95, help="the ratio below which a point is profiled")
     parser.add_argument("--most", type=int, default=40, help="points")
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--page", type=Path, help="where to keep what the profiler printed")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        child(given.file, given.out)
+        child(given.file)
         return
     ncu = shutil.which("ncu")
     if ncu is None:
         raise SystemExit("ncu is not installed: it comes with NVIDIA Nsight Compute")
-    points = missed(given.file, given.least)[: given.most]
-    rows = profiled(points, ncu, given.seconds, given.page)
-    given.out.write_text(json.dumps({"of": given.file.name, "points": rows}, indent=1) + "\n")
-    for row in rows:
+    rows: list[Row] = []
+    for point in missed(given.file, given.least)[: given.most]:
+        row = profiled(point, ncu, given.seconds)
+        rows.append(row)
+        given.out.write_text(json.dumps({"of": given.file.name, "points": rows}, indent=1) + "\n")
         sizes = " ".join(f"{name}{size}" for name, size in row["sizes"].items())
         told = [str(Kernel(**kernel)) for kernel in row["kernels"]] or [row["failure"]]
         print(f"{row['case']} {row['phase']} {sizes}:", *told, sep="\n  ")

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.harness import Clock, allowed_error, as_tuple, errors, reference
+from benchmarks.raw import earlier
 from cleave.frontend.capture import capture
 from cleave.fusion.from_program import graph_of
 from cleave.fusion.pieces import Piece, pieces_of
@@ -32,6 +33,7 @@ from cleave.ir.candidate import Candidate
 from cleave.ir.program import Program
 from cleave.pipeline import assigned, usable
 from cleave.report.found import named
+from cleave.runtime.machines import device_name
 from cleave.runtime.planned import Planned, Workshop
 from cleave.runtime.search_store import search
 
@@ -329,11 +331,10 @@ class Run:
         """All rows so far."""
         if self.json_file is None:
             return
-        device = torch.cuda.get_device_name() if self.target == "cuda" else platform.processor()
         data = {
             "suite": "fusion",
             "target": self.target,
-            "device": device,
+            "device": device_name(self.target),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "rows": self.rows,
@@ -385,7 +386,7 @@ def run_fusion(
     subjects = [s for s in SUBJECTS if not cases or any(c in s.name for c in cases)]
     if cases and json_file is not None and json_file.exists():  # the other programs' rows stand
         again = {s.name for s in subjects}
-        run.rows += [r for r in json.loads(json_file.read_text())["rows"] if r["program"] not in again]
+        run.rows += [r for r in earlier(json_file, target)["rows"] if r["program"] not in again]
     for number, subject in enumerate(subjects):
         run.subject(subject, 1 / (len(subjects) - number))
     slow = [r for r in run.rows if r.get("of_best", 0.0) > SLACK]

@@ -31,6 +31,7 @@ from benchmarks.runner import DTYPES, Options, Record, is_right
 from benchmarks.suites import SUITES
 from cleave.errors import Invalid
 from cleave.knobs import knobs, scope
+from cleave.runtime.machines import device_name
 
 DEFAULT_DTYPES = {"cpu": ("f32", "bf16"), "cuda": ("f16", "bf16")}
 Key = tuple[str, str, str, str]
@@ -290,11 +291,6 @@ def summary(records: Sequence[Record], target: str, only: Sequence[str] = ()) ->
             cells = ["", "", ""]
         table.add_row(case, phase, dtype, str(len(ratios)), *cells, missing)
     return table
-
-
-def device_name(target: str) -> str:
-    """What a file says it was measured on."""
-    return torch.cuda.get_device_name(0) if target == "cuda" else platform.machine()
 
 
 def write(path: Path, suite: str, run: Run, records: Sequence[Record]) -> None:

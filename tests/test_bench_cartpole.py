@@ -8,16 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import cartpole, cartpole_report, cartpole_study
+from benchmarks import cartpole, cartpole_ahead, cartpole_report, cartpole_study
 from benchmarks.cartpole_ahead import groups_of
 from benchmarks.cartpole_case import Case
 from benchmarks.cartpole_checks import DRIFT, GROWTH, Checks, compared, held_to_oracle, joined
 from benchmarks.cartpole_drift import measured
 from benchmarks.cartpole_env import DRAWS, draw, make_inputs, oracle, separate, step
 from benchmarks.cartpole_facts import touched
+from benchmarks.cartpole_goals import missing
 from benchmarks.cartpole_order import MANY, order
 from benchmarks.cartpole_ours import Variant, arguments, variants
 from benchmarks.cartpole_plans import STRATEGIES, Planned, Plans, Prepared, unrolled
+
+from cleave.errors import Infeasible
 
 STEP_BYTES = 4 * (5 + 5 + 5 + 1) + 1
 """Of one environment in one step in one kernel: state, count and draws in; state, count, reward, done out."""
@@ -95,6 +98,32 @@ def test_what_is_built_ahead_is_planned_together_and_once() -> None:
     strategies = {size_group[1][0].strategy in MANY: len(size_group[1]) for size_group in groups}
     assert strategies == {False: 10, True: 2}, "those of a kernel an operation are apart"
     assert sum(map(len, groups.values())) == len(wanted)
+
+
+def test_what_cannot_be_built_ahead_is_tried_again_by_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a row says why, where nothing was said before."""
+
+    def refused(*_: object) -> Prepared:
+        raise Infeasible("487 kernels: not built")
+
+    monkeypatch.setattr(Plans, "prepared", refused)
+    threads = torch.get_num_threads()
+    planned = Planned("none", "X26", "separate", "drawn")
+    try:
+        built, handed = cartpole_ahead._plans([planned], frozenset([planned]), 8, 20, "cpu", float("inf"))
+    finally:
+        torch.set_num_threads(threads)
+    assert built == {(planned.name, 8): None} and handed == {}
+
+
+def test_a_whole_study_lacks_nothing() -> None:
+    rows = [{"implementation": t.name, "environments": t.size} for t in order("cpu", (2048, 64))]
+    assert missing(rows, "cpu") == [f"All {len(rows)} rows of the full order at these 2 sizes are there."]
+    lines = missing([r for r in rows if r["implementation"] != "JAX B0"], "cpu")
+    assert (
+        lines[0].startswith(f"Of the {len(rows)} rows")
+        and lines[-1] == "- JAX B0: 1 at N = 2048, 1 elsewhere"
+    )
 
 
 def test_a_plan_with_kernels_that_were_measured_is_not_measured_again(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import cleave.pipeline as pipeline
+import tile_examples as te
 from cleave.errors import Infeasible, Invalid, Unsupported
 from cleave.frontend.files import capture_for_proof
 from cleave.ir.dims import Atom
@@ -265,3 +266,18 @@ def test_the_next_choice_without_warp_groups_stands_behind_one_with_them(monkeyp
     assert not pipeline.grouped(other.tiles) and other.stand_in is None
     plain = next(r for r in made.ranked[0] if not pipeline.grouped(r.tiles))
     assert other.tiles == plain.tiles
+
+
+def test_a_kernel_that_another_one_ends_with_is_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = capture_for_proof(matmul_rowsum, {"x": "f32[N, 48]", "w": "f32[48, 32]"}).program
+    compiled = compile_program(program, target="cpu")
+    args = (torch.randn(8, 48), torch.randn(48, 32))
+    tiles = te.matmul_split(16, 16, 32).tiles
+    first, last = tiles.kernels
+    merged = dataclasses.replace(tiles, kernels=(first, dataclasses.replace(last, merged=True)))
+    grouped = dataclasses.replace(merged, kernels=(dataclasses.replace(first, groups=2), *merged.kernels[1:]))
+    monkeypatch.setattr(pipeline, "choose_parts", lambda *_: {})
+    for served, launches in ((tiles, 2), (merged, 1), (grouped, 2)):
+        served = dataclasses.replace(served, workspaces=())
+        monkeypatch.setattr(Compiled, "serving", lambda self, *args, served=served: served)
+        assert compiled.footprint(*args) == (launches, 0)

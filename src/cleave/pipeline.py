@@ -302,7 +302,7 @@ class Compiled:
         sizes |= {Parts(dim): count for dim, count in parts.items()}
         spaces = ((t, [d for group in t.layout for d in group]) for t in tiles.workspaces)
         total = sum(width(t.dtype) * prod(size_of(d, sizes) for d in dims) for t, dims in spaces)
-        return len(tiles.kernels), total
+        return sum(1 for _ in triton.launches_of(tiles, grouped=True)), total
 
     def launcher(
         self, variant: Ranked, only: Sequence[Candidate] = (), args: Sequence[Argument] | None = None

@@ -219,7 +219,7 @@ def test_layouts_of_inputs(view: Callable[[str, torch.Tensor], torch.Tensor]) ->
     check_example(attention_f32(), {"KV": 2, "G": 2, "S": 17, "T": 33, "D": 16}, view=view)
 
 
-PRODUCTS = ("matmul_bf16", "norm_linear_f16")
+PRODUCTS = ("matmul_bf16", "norm_linear_f16", "attention_whole_bf16")
 
 
 @pytest.mark.parametrize("flags", ["-O1 -DCLEAVE_PAIRS", "-O1 -march=x86-64"], ids=["pairs", "x86-64"])
@@ -411,14 +411,44 @@ def test_no_multiplication_fuses_with_a_subtraction() -> None:
             )
 
 
-@pytest.mark.parametrize("at", [0, 3, 8, 36])
+@pytest.mark.parametrize("at", [0, 3, 8, 63, 64, 101, 127])
 def test_maximum_passes_nan_on(at: int) -> None:
-    """U25, for a NaN in every lane."""
-    x = torch.randn(5, 37)
+    """U25, for a NaN among those that are reduced at once, and behind them."""
+    x = torch.randn(5, 128)
     x[2, at] = math.nan
     result = launcher_of(EXAMPLES[0])[0](x)[0]
     assert result[2].isnan().all()
     assert not result[[0, 1, 3, 4]].isnan().any()
+
+
+REDUCED = [
+    *((kind, dtype) for dtype in ("f32", "f64", "bf16", "i64", "i32", "u8") for kind in ("sum", "max")),
+    *(("min", dtype) for dtype in ("f32", "f64", "i64", "u8")),
+    ("prod", "f32"), ("prod", "f64"), ("any", "bool"), ("all", "bool"),
+]  # fmt: skip
+IN_TORCH = {
+    "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin, "any": torch.any,
+    "all": torch.all,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "dtype"), REDUCED)
+def test_reductions_of_rows_longer_and_shorter_than_what_is_reduced_at_once(kind: str, dtype: str) -> None:
+    """The one value that counts stands first, last, at the end of what is done at once, or behind it."""
+    n, k = Index(Atom("N"), 0), Index(Atom("K"), 1)
+    x, y = tensor("x", "input", dtype, n.dim, k.dim), tensor("y", "output", dtype, n.dim)
+    b = Block()
+    b.load("x1", (n, k), x, n, k)
+    b.store(y, b.reduce("r", (n,), kind, (k,), "x1", dtype=dtype), n)
+    launcher = Launcher(program("reduced", (x, y), b, [(n, 4)], [(k, 256)], limits=[(k.dim, 256)]))
+    torch_dtype = DTYPES[dtype]
+    for size in (1, 15, 63, 64, 65, 127, 128, 200, 256):
+        value = torch.full((5, size), 3 if dtype not in ("f32", "f64", "bf16") else 1.25).to(torch_dtype)
+        value = torch.full((5, size), kind == "all") if dtype == "bool" else value
+        for row, at in enumerate((0, size - 1, min(63, size - 1), min(64, size - 1), size // 2)):
+            value[row, at] = {"max": 7, "min": 1, "any": True, "all": False}.get(kind, 2)
+        wanted = IN_TORCH[kind](value, dim=1).to(torch_dtype)
+        torch.testing.assert_close(launcher(value)[0], wanted, rtol=1e-2 if dtype == "bf16" else 1e-5, atol=0)
 
 
 # ---------------------------------------------------------------- sizes 0 and 1, full outputs

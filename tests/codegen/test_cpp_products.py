@@ -68,6 +68,23 @@ def test_every_end_of_rows_columns_and_depth(flags: str, dtype: str) -> None:
     _launcher.cache_clear()
 
 
+@pytest.mark.parametrize("flags", FLAGS, ids=["native", "pairs", "x86-64", "x86-64-pairs"])
+def test_products_of_bfloat16_in_several_parts(flags: str) -> None:
+    """More rows than the second-level cache is to hold, depths of several parts, odd ones, and few rows of so
+    many elements that they are widened in parts."""
+    if "x86-64" in flags and platform.machine() != "x86_64":
+        pytest.skip("the flags are those of an x86-64 compiler")
+    with knobs.scope(compiler=f"{build.compiler()[0]} -O1 {flags}"):
+        _launcher.cache_clear()
+        for tiles, rows, columns, depth in (
+            ((300, 64, 1200), 300, 40, 1200), ((300, 64, 1201), 277, 33, 1201), ((4, 8, 17000), 3, 8, 17000),
+        ):  # fmt: skip
+            example = te.matmul(*tiles, "bf16")
+            for view in (padded, sliced):
+                check_example(example, {"N": rows, "O": columns, "K": depth}, view=view)
+    _launcher.cache_clear()
+
+
 @pytest.mark.parametrize("flags", ["", "-march=x86-64"], ids=["native", "x86-64"])
 def test_every_end_in_float64(flags: str) -> None:
     if flags and platform.machine() != "x86_64":

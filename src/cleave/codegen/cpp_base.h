@@ -59,13 +59,13 @@ inline i64 rows_each(i64 rows, i64 work, i64 threads, i64 most) {
 
 // N running values of a reduction put together, half with half.
 template <int N, class T, class With>
-[[gnu::always_inline]] inline T folded(T* lane, const With& with) {
+[[gnu::always_inline]] inline T folded(T* values, const With& with) {
   if constexpr (N > 1) {
 #pragma omp simd
-    for (int n = 0; n < N / 2; ++n) lane[n] = with(lane[n], lane[n + N / 2]);
-    return folded<N / 2>(lane, with);
+    for (int n = 0; n < N / 2; ++n) values[n] = with(values[n], values[n + N / 2]);
+    return folded<N / 2>(values, with);
   }
-  return lane[0];
+  return values[0];
 }
 
 inline bool inside(i64 position, i64 size) { return position >= 0 && position < size; }

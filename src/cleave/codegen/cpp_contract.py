@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cleave.codegen.cpp_frame import Frame
 from cleave.codegen.cpp_roles import roles_of
 from cleave.codegen.cpp_text import Text, indent, loop_head, plus, times
-from cleave.codegen.cpp_tiles import Product, Tile, factor_of, is_narrow
+from cleave.codegen.cpp_tiles import Product, Tile, factor_of, is_bf16
 from cleave.errors import Bug
 from cleave.ir.dims import Index
 from cleave.schedule.tiles import ContractTile, Load
@@ -66,7 +66,7 @@ def write_product(frame: Frame, product: Product) -> list[str]:
     adds = "true" if product.start is not None or repeated else "false"
     panel = f"tile<{out.kind}>(memory, {product.panel.offset if product.panel else 0})"
     call = [
-        f"{'product_bf16' if is_narrow(product.op) else 'product'}({', '.join(map(str, counts))},",
+        f"{'product_bf16' if is_bf16(product.op) else 'product'}({', '.join(map(str, counts))},",
         f"        {_at(a, variables)}, {_row(a, rows)}, {a.strides[depth[-1]]},",
         f"        {_at(b, variables)}, {b.strides[depth[-1]]}, {b.strides[columns[-1]]},",
         f"        {_at(c, variables)}, {_row(c, rows)}, {adds}, {panel});",

@@ -16,6 +16,8 @@ from cleave.schedule.tiles import Store
 
 FAR = 16 << 20
 """Bytes of an output of which a cache keeps little (`kFarBytes` of `cpp_memory.h`)."""
+SHORTEST = 512
+"""Bytes of a line that pays (`kShortestLine`)."""
 MOST = 2
 """Lines that one nest may have: the thread has so many."""
 
@@ -51,6 +53,9 @@ def line_for(
         or frame.tensors[tensor].role != "output"
         or not may_have(frame, tensor, FAR)
     ):
+        return None
+    width = TILE_BYTES[TILE_TYPES[frame.tensors[tensor].dtype]]
+    if isinstance(count, int) and count * width < SHORTEST:
         return None
 
     def outside(index: Index) -> Text:

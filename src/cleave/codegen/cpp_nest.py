@@ -39,7 +39,7 @@ LEAST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -(2**7), "u8":
 GREATEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 2**7 - 1, "u8": 255, "bool": 1}
 LONG = 64
 """Elements that a loop has at least whose sums get several running values."""
-QUICK_LANES, SLOW_LANES = 64, 32
+QUICK, SLOWER = 64, 32
 """Running values of a sum: where a step does little, and where it does much."""
 SLOW = rf"\b({'|'.join(sorted(cpp_math.COSTLY))})\("
 CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
@@ -478,22 +478,22 @@ class _Writer:
                 count = self.names.name(f"{inner.variable}_steps")
                 lines.append(f"const i64 {count} = steps({inner.count}, {self.units[0]});")
             if inner.sums and not (isinstance(inner.count, int) and inner.count < LONG):
-                lines += self._in_lanes(inner, count, body)
+                lines += self._several_at_once(inner, count, body)
             else:
                 head = loop_head(inner.variable, count)
-                lines += [_simd([[s] for s in inner.sums]), f"{head} {{", *indent(body), "}"]
+                lines += [_simd(inner.sums), f"{head} {{", *indent(body), "}"]
         return [*lines, *level.after]
 
-    def _in_lanes(self, level: Level, count: Text, body: list[str]) -> list[str]:
+    def _several_at_once(self, level: Level, count: Text, body: list[str]) -> list[str]:
         """The innermost loop, of `count` steps, with as many running values of each of its sums as several
         vectors hold: an addition takes longer than the next one takes to arrive, and what OpenMP's reductions
-        leave in the lanes of one is put together number by number."""
-        variable, lane = level.variable, self.names.name("lane")
+        leave in a vector is put together number by number."""
+        variable, slot = level.variable, self.names.name("slot")
         start, at = self.names.name(f"{variable}_from"), self.names.name(f"{variable}_at")
-        lanes = {s.name: self.names.name(f"{s.name}_lanes") for s in level.sums}
+        values = {s.name: self.names.name(f"{s.name}_values") for s in level.sums}
         given = ", ".join(f"{TILE_TYPES[s.dtype]}& {s.name}" for s in level.sums)
-        width = SLOW_LANES if any(re.search(SLOW, line) for line in level.lines) else QUICK_LANES
-        call = f"{at}({start} + {lane}, {', '.join(f'{name}[{lane}]' for name in lanes.values())});"
+        width = SLOWER if any(re.search(SLOW, line) for line in level.lines) else QUICK
+        call = f"{at}({start} + {slot}, {', '.join(f'{name}[{slot}]' for name in values.values())});"
         lines = [
             f"const auto {at} = [=](i64 {variable}, {given}) __attribute__((always_inline)) {{",
             *indent(body),
@@ -501,26 +501,26 @@ class _Writer:
         ]
         for s in level.sums:
             lines += [
-                f"{TILE_TYPES[s.dtype]} {lanes[s.name]}[{width}];",
+                f"{TILE_TYPES[s.dtype]} {values[s.name]}[{width}];",
                 "#pragma omp simd",
-                f"{loop_head(lane, width)} {lanes[s.name]}[{lane}] = {s.start};",
+                f"{loop_head(slot, width)} {values[s.name]}[{slot}] = {s.start};",
             ]
         lines += [
             f"i64 {start} = 0;",
             f"for (; {start} + {width} <= {count}; {start} += {width}) {{",
             "  #pragma omp simd",
-            f"  {loop_head(lane, width)} {call}",
+            f"  {loop_head(slot, width)} {call}",
             "}",
-            "#pragma omp simd",
-            f"{loop_head(lane, f'{count} - {start}')} {call}",
         ]
+        if not isinstance(level.count, int) or level.count % width:
+            lines += ["#pragma omp simd", f"{loop_head(slot, f'{count} - {start}')} {call}"]
         for s in level.sums:
             kind = TILE_TYPES[s.dtype]
             put = f"[]({kind} a, {kind} b) {{ {combine(s.kind, s.dtype, 'a', 'b')} return a; }}"
-            lines.append(combine(s.kind, s.dtype, s.name, f"folded<{width}>({lanes[s.name]}, {put})"))
+            lines.append(combine(s.kind, s.dtype, s.name, f"folded<{width}>({values[s.name]}, {put})"))
         return lines
 
 
-def _simd(groups: Sequence[Sequence[Running]]) -> str:
-    clauses = "".join(f" reduction({g[0].clause}: {', '.join(s.name for s in g)})" for g in groups)
+def _simd(sums: Sequence[Running]) -> str:
+    clauses = "".join(f" reduction({s.clause}: {s.name})" for s in sums)
     return f"#pragma omp simd{clauses}"

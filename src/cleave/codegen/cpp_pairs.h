@@ -113,7 +113,7 @@ inline void pack_row(i64 n, const float* a, u16* to) {
 }
 inline void pack_row(i64 n, const bf16* a, u16* to) {
   __builtin_memcpy(to, a, n * sizeof *a);
-  if (n % 2) to[n] = 0;
+  if (n % 2) __builtin_memset(to + n, 0, sizeof *to);
 }
 
 // The first operand: row[r, k] = the pair of 2 * k and 2 * k + 1, kDepth words a row, for a depth of twice that.
@@ -166,55 +166,69 @@ inline void pairs_part(i64 rows, i64 columns, i64 depth, const A* a, i64 a_row, 
   }
 }
 
-#endif
-
-// As `product`, where both operands hold values of bfloat16: by pairs where that pays.
-template <class A, class B>
-inline bool product_pairs(i64 rows, i64 columns, i64 depth, const A* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
-                          i64 b_column, float* c, i64 c_row, bool add, float* room) {
-#if defined(CLEAVE_PAIRS)
+// As `product`, where both operands hold values of bfloat16. Of few rows the first operand is made floats (`widened`).
+template <class A, class B, class Widened>
+inline void product_pairs(i64 rows, i64 columns, i64 depth, const A* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
+                          i64 b_column, float* c, i64 c_row, bool add, float* room, const Widened& widened) {
+  const bool few = rows <= kFewRows && (b_column == 1 || (b_k == 1 && a_k == 1));
+  if (!add && (few || depth == 0))
+    for (i64 r = 0; r < rows; ++r)
+      for (i64 j = 0; j < columns; ++j) c[r * c_row + j] = 0;
+  if (few) return widened();
   constexpr i64 part = 2 * kDepth;
-  if (rows > kFewRows && depth > 0) {
-    for (i64 k = 0; k < depth; k += part)
-      for (i64 r = 0; r < rows; r += kSliverRows<float>)
-        pairs_part(least(kSliverRows<float>, rows - r), columns, least(part, depth - k), a + r * a_row + k * a_k,
-                   a_row, a_k, b + k * b_k, b_k, b_column, c + r * c_row, c_row, add || k > 0,
-                   reinterpret_cast<u32*>(room));
-    return true;
-  }
-#endif
-  return false;
+  for (i64 k = 0; k < depth; k += part)
+    for (i64 r = 0; r < rows; r += kSliverRows<float>)
+      pairs_part(least(kSliverRows<float>, rows - r), columns, least(part, depth - k), a + r * a_row + k * a_k, a_row,
+                 a_k, b + k * b_k, b_k, b_column, c + r * c_row, c_row, add || k > 0, reinterpret_cast<u32*>(room));
 }
+#endif
 
 template <class B>
 inline void product_bf16(i64 rows, i64 columns, i64 depth, const float* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
                          i64 b_column, float* c, i64 c_row, bool add, float* room) {
-  if (!product_pairs(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room))
-    product(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room);
+#if defined(CLEAVE_PAIRS)
+  product_pairs(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room,
+                [&] { few_rows(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row); });
+#else
+  product(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room);
+#endif
 }
 
-// The first operand as it lies in memory: part by part as floats, in kSliverBytes behind the room of `product`, where
-// pairs do not pay.
+// With the first operand as it lies in memory: where pairs do not pay, part by part as floats, in kSliverBytes behind
+// the room of `product`.
 template <class B>
 inline void product_bf16(i64 rows, i64 columns, i64 depth, const bf16* a, i64 a_row, i64 a_k, const B* b, i64 b_k,
                          i64 b_column, float* c, i64 c_row, bool add, float* room) {
-  if (product_pairs(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room)) return;
   float* const wide = room + kDepth * kColumns<float> + kSliverBytes / i64(sizeof(float)) + 16;
+  const auto widen = [=](i64 first, i64 height, i64 k, i64 width) {
+    for (i64 i = 0; i < height; ++i) {
+      const bf16* const from = a + (first + i) * a_row + k * a_k;
+      float* const to = wide + i * width;
+      if (a_k == 1)
+        for (i64 j = 0; j < width; ++j) to[j] = float(from[j]);
+      else
+        for (i64 j = 0; j < width; ++j) to[j] = float(from[j * a_k]);
+    }
+  };
+#if defined(CLEAVE_PAIRS)
+  product_pairs(rows, columns, depth, a, a_row, a_k, b, b_k, b_column, c, c_row, add, room, [&] {
+    constexpr i64 part = kSliverRows<float> / kFewRows * kDepth;
+    for (i64 k = 0; k < depth; k += part) {
+      const i64 width = least(part, depth - k);
+      widen(0, rows, k, width);
+      few_rows(rows, columns, width, wide, width, i64(1), b + k * b_k, b_k, b_column, c, c_row);
+    }
+  });
+#else
   const i64 part = rows <= kFewRows ? kSliverRows<float> / kFewRows * kDepth : kDepth;
   for (i64 k = 0; k == 0 || k < depth; k += part)
     for (i64 r = 0; r < rows; r += kSliverRows<float>) {
       const i64 height = least(kSliverRows<float>, rows - r), width = least(part, depth - k);
-      for (i64 i = 0; i < height; ++i) {
-        const bf16* const from = a + (r + i) * a_row + k * a_k;
-        float* const to = wide + i * width;
-        if (a_k == 1)
-          for (i64 j = 0; j < width; ++j) to[j] = float(from[j]);
-        else
-          for (i64 j = 0; j < width; ++j) to[j] = float(from[j * a_k]);
-      }
+      widen(r, height, k, width);
       product(height, columns, width, wide, width, i64(1), b + k * b_k, b_k, b_column, c + r * c_row, c_row,
               add || k > 0, room);
     }
+#endif
 }
 
 }  // namespace cleave

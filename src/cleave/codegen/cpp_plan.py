@@ -22,8 +22,8 @@ from cleave.codegen.cpp_tiles import (
     Product,
     Tile,
     all_ops,
+    is_bf16,
     is_linear,
-    is_narrow,
     is_total,
     leaves_of,
     resolve,
@@ -203,8 +203,11 @@ class _Gatherer:
             target = self.products[user]
             roles = roles_of(target.axes, user.args[0].axes, user.args[1].axes, contract.over)
             assert roles is not None
-            other = self.types[statement.tensor] != target.kind and not is_narrow(user)
-            if user.args[roles.left] is tile and other:
+            # Rows of several indices lie behind each other in a copy alone.
+            as_it_lies = self.types[statement.tensor] == target.kind or (
+                is_bf16(user) and len(roles.rows) < 2
+            )
+            if user.args[roles.left] is tile and not as_it_lies:
                 return False
         return True
 

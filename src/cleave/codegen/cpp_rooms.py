@@ -22,7 +22,7 @@ from cleave.codegen.cpp_tiles import (
     Rows,
     Tile,
     all_ops,
-    is_narrow,
+    is_bf16,
     is_total,
     leaves_of,
 )
@@ -39,7 +39,7 @@ def _may_widen(product: Op, out: Tile) -> bool:
     statement = product.statement
     assert isinstance(statement, ContractTile)
     roles = roles_of(out.axes, product.args[0].axes, product.args[1].axes, statement.over)
-    return roles is not None and is_narrow(product) and product.args[roles.left].where == "direct"
+    return roles is not None and is_bf16(product) and product.args[roles.left].where == "direct"
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ _WORDS = """
     static static_assert static_cast struct switch template this thread_local throw true try typedef typeid
     typename union unsigned using virtual void volatile wchar_t while xor xor_eq
     i64 i32 i16 i8 u8 u16 u32 f16 bf16 inf nan unit bits ceil_div least greatest align_down align_up inside
-    rows_each folded fresh line_of put_line
+    rows_each folded fresh line_of put_line steps
     fma max min sqrt floor ceil round trunc abs sign exp log tanh erf sin cos pow mod divide floordiv
     scratch Scratch tile product product_bf16 block blocks rest memory threads failed sweep main std cleave
 """

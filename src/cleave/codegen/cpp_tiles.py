@@ -289,8 +289,8 @@ def all_ops(ops: Iterable[Op | Pass]) -> Iterable[Op]:
             yield op
 
 
-def is_narrow(product: Op) -> bool:
-    """Is a product one of bfloat16 values?"""
+def is_bf16(product: Op) -> bool:
+    """Is a product one of bfloat16 values alone?"""
     return all(tile.dtype == "bf16" for tile in product.args)
 
 

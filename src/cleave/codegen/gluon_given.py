@@ -59,6 +59,9 @@ class Given:
         if any(s in own for s in parts.heads):
             raise Infeasible("a product needs a part of the columns that warp groups share")
         common = self.scalars(scope, [s for s in body if s not in tiles and s not in own])
+        late = {a for p in parts.late for a in p.args}
+        if any(s.out in late and s.out in names_read(other) for s in tiles for other in common):
+            raise Infeasible("what is multiplied with the columns that warp groups share is read otherwise")
         parts.heads = [s for s in parts.heads if s in common]
         states = {s.out: (rows.memory.held[s.out].wait, rows.memory.held[s.out].free) for s in tiles}
         known, outer, scope.lines = dict(scope._shared), scope.lines, self.first

@@ -46,14 +46,16 @@ def emit(
     described: bool = False,
     overlapped: bool = False,
     grouped: bool = False,
+    asynchronous: bool | None = None,
 ) -> Source:
     """The Triton module of a tile program. `precision` is PyTorch's float32 matmul precision: `highest`
     multiplies float32 exactly as float32, `high` and `medium` in TF32. With `described` kernels that ask for
     it load through tensor descriptors, which the caller's tensors must allow; with `overlapped` a kernel's
     blocks start as soon as all of the one before are through their last statement, and wait for its end
-    (compute capability 9). With `grouped` kernels that ask for warp groups are written in Gluon
-    (`codegen.gluon`; capability 9 and what descriptors need). Raises `Infeasible` where a kernel does not fit
-    Triton's blocks."""
+    (compute capability 9). Where products are `asynchronous` (if nothing is said, where kernels overlap) a
+    tile that something else reads as well is loaded for each. With `grouped` kernels that ask for warp groups
+    are written in Gluon (`codegen.gluon`; capability 9 and what descriptors need). Raises `Infeasible` where
+    a kernel does not fit Triton's blocks."""
     if precision not in PRECISIONS:
         raise Invalid(f"precision {precision!r}", hint=f"one of {', '.join(PRECISIONS)}")
     functions = Names(HELPERS)
@@ -78,7 +80,7 @@ def emit(
             described and kernel.descriptors,
             early,
             overlapped and number + 1 + (closing is not None) < len(tp.kernels),
-            overlapped,
+            overlapped if asynchronous is None else asynchronous,
         )
         text, arguments = _function(tp, kernel, name, manner, closing)
         texts.append(text)

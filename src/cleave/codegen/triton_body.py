@@ -26,7 +26,7 @@ from cleave.codegen.triton_maps import (
 from cleave.codegen.triton_memory import load, locate, store
 from cleave.codegen.triton_scope import Scope, is_number
 from cleave.codegen.triton_text import Line, Lines, Nested
-from cleave.codegen.triton_tiles import Roles, Span, Tile, power_of_two, read_beside, roles_of, uses_of
+from cleave.codegen.triton_tiles import Roles, Span, Tile, loaded_twice, power_of_two, roles_of, uses_of
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Extent, Index
 from cleave.schedule.counting import MOST_PARTS, PARTS_REGISTERS
@@ -57,7 +57,7 @@ class Body:
         self.ahead = ahead
         self.shared = shared
         self.threads = threads
-        self.beside = frozenset[str]()
+        self.twice = frozenset[str]()
         """Loads of the loop being written that a product and something else read."""
         self.multiplied: dict[str, Tile] = {}
         """What products read instead of these. Triton 3.6 to 3.9 count the buffers of a loop's tile for the
@@ -81,9 +81,12 @@ class Body:
                     name = next(a for a in args if a in waiting)
                     onto = scope.value(args[0] if args[1] == name else args[1])
                     scope.values[out] = self.contract(scope, waiting[name], out, onto)
-                case Load() if statement.out in self.beside and scope.params.asynchronous:
+                case Load() if statement.out in self.twice and scope.params.asynchronous:
                     self.multiplied[statement.out] = load(scope, statement)
                     scope.values[statement.out] = load(scope, statement, again=True)
+                case Load():
+                    self.multiplied.pop(statement.out, None)
+                    scope.values[statement.out] = load(scope, statement)
                 case _:
                     scope.values[statement.out] = self.tile(scope, statement)
 
@@ -341,9 +344,9 @@ class Body:
         inner = scope.inner()
         at = name if tile == 1 else inner.names.take(f"{name}0")
         inner.enter({index: Span(tile, at, scope.limit(statement, stop), full)})
-        outer, self.beside = self.beside, read_beside(statement.body)
+        outer, self.twice = self.twice, loaded_twice(statement.body, statement.updates)
         self.write(inner, statement.body)
-        self.beside = outer
+        self.twice = outer
         step = f", {tile}" if tile > 1 else ""
         head = (
             f"for {at} in range({start}, {stop}{step}):"

@@ -15,7 +15,7 @@ from math import prod
 from cleave.codegen.triton_maps import TYPES, convert, number
 from cleave.codegen.triton_scope import Scope, bracketed, is_number
 from cleave.codegen.triton_tiles import Tile
-from cleave.errors import Bug
+from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Dim, Extent, Gather, Index, Inject, Join, Lookup, Parts, Term, Union, extent
 from cleave.schedule.machine import width
 from cleave.schedule.tiles import Load, Locate, Store, Tensor
@@ -215,6 +215,8 @@ def load(scope: Scope, statement: Load, *, again: bool = False) -> Tile:
     if place.masks:
         other = number(statement.other, statement.dtype)
         text += f", mask={' & '.join(place.masks)}, other={other}"
+    if fresh and again:
+        raise Infeasible(f"{tensor.name} is multiplied and read otherwise in the launch that stores it")
     if fresh:
         text += ', cache_modifier=".cg"'
     elif again:

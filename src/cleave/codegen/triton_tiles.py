@@ -237,13 +237,13 @@ def _order(count: int, dots: Sequence[Roles]) -> list[int]:
     return order
 
 
-def read_beside(body: Sequence[Statement]) -> frozenset[str]:
-    """The loads of a body that a product and something else of it read. Two of the same are one to Triton."""
+def loaded_twice(body: Sequence[Statement], updates: Sequence[tuple[str, str]]) -> frozenset[str]:
+    """The loads of a loop that a product and something else read. Two of the same are one to Triton."""
     loads = {s.out: replace(s, out="") for s in body if isinstance(s, Load)}
-    products = [s for s in body if isinstance(s, ContractTile)]
-    others = uses_of([s for s in body if not isinstance(s, ContractTile)])
-    also = {load for name, load in loads.items() if name in others}
-    return frozenset(a for p in products for a in p.args if loads.get(a) in also)
+    others = set(uses_of([s for s in body if not isinstance(s, ContractTile)])) | {v for _, v in updates}
+    multiplied = {loads[a] for s in body if isinstance(s, ContractTile) for a in s.args if a in loads}
+    both = multiplied & {load for name, load in loads.items() if name in others}
+    return frozenset(name for name, load in loads.items() if load in both)
 
 
 def uses_of(body: Sequence[Statement]) -> dict[str, int]:

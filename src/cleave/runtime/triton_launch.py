@@ -137,7 +137,8 @@ class TritonLauncher(Launcher):
         overlapped = starts_early(capability)
         self.emit = functools.partial(emitter.emit, precision=precision, overlapped=overlapped)
         if joined and len(tiles.kernels) > 1 and independent(tiles):
-            self.emit = lambda tiles, **_: together(emitter.emit(tiles, precision=precision), tiles)
+            alone = functools.partial(emitter.emit, precision=precision, asynchronous=overlapped)
+            self.emit = lambda tiles, **_: together(alone(tiles), tiles)
         self.source = self.emit(tiles, described=True, grouped=takes_groups(capability))
         self.module = load_module(self.source)
         self.plain: tuple[Source, ModuleType] | None = None

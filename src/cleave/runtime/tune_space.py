@@ -29,7 +29,8 @@ LANES = 32
 
 def ordered(choices: Sequence[Choice], target: str) -> list[Choice]:
     """The order in which to build: as they come, but the first of each form of kernels before those that
-    differ from one of these by their candidate alone, and on a GPU heavy ones last."""
+    differ from one of these by their candidate alone, and on a GPU heavy ones last. What the cost model likes
+    best is first: without its time a point counts for nothing."""
     seen: set[object] = set()
     ranks: list[int] = []
     for choice in choices:
@@ -37,7 +38,7 @@ def ordered(choices: Sequence[Choice], target: str) -> list[Choice]:
         heavy = target == "cuda" and weight(choice.tiles) >= HEAVY
         ranks.append(2 * heavy + (form in seen))
         seen.add(form)
-    return [choices[n] for n in sorted(range(len(choices)), key=lambda n: (ranks[n], n))]
+    return [choices[n] for n in sorted(range(len(choices)), key=lambda n: (n > 0, ranks[n], n))]
 
 
 def _form(kernel: Kernel) -> object:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,10 @@ from benchmarks.cartpole_order import MANY, order
 from benchmarks.cartpole_ours import Variant, arguments, variants
 from benchmarks.cartpole_plans import STRATEGIES, Planned, Plans, Prepared, unrolled
 
+from cleave import pipeline
 from cleave.errors import Infeasible
+from cleave.runtime import build
+from cleave.schedule.parse import parse_tiles
 
 STEP_BYTES = 4 * (5 + 5 + 5 + 1) + 1
 """Of one environment in one step in one kernel: state, count and draws in; state, count, reward, done out."""
@@ -223,6 +228,21 @@ def test_plans_run_and_touch_what_they_say() -> None:
         assert "agrees" in compared(found, expected)
         assert case.facts["kernels"] >= 1
         assert case.facts["touched_bytes_per_step"] > 0
+
+
+def test_a_step_on_stacked_state_is_vectorised(tmp_path: Path) -> None:
+    """gcc made its code twice, for environments that end and that go on, and then had a store in a branch."""
+    command, *own = build.compiler()
+    if "g++" not in command:
+        pytest.skip("the messages are those of g++")
+    made = Plans("cpu").prepared(Planned("cleave", "X26", "stacked", "read"), make_inputs(4096, 20, "cpu"))
+    source = pipeline.emit(parse_tiles(made.tiles), "cpu").text
+    (tmp_path / "step.cpp").write_text(source)
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "* 0.02f" in text)
+    how = [*build.FLAGS, *own, f"-I{build.INCLUDE}", "-fopt-info-vec-optimized", "step.cpp", "-o", "step.so"]
+    told = subprocess.run([command, *how], cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    places = [int(n) for n in re.findall(r"step\.cpp:(\d+):\d+: optimized: loop vectorized", told)]
+    assert any(line - 5 <= place < line for place in places), told
 
 
 def test_bytes_are_counted_once_a_kernel_and_where_they_are() -> None:

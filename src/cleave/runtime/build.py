@@ -29,10 +29,10 @@ from cleave.runtime.compilers import run_compiler
 
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
-    "-fno-trapping-math", "-fwrapv", "-fno-tree-sink", "-fPIC", "-shared", "-w",
+    "-fno-trapping-math", "-fwrapv", "-fno-tree-sink", "-fno-thread-jumps", "-fPIC", "-shared", "-w",
 )  # fmt: skip
-"""Nothing is moved into a branch that only needs it there (`-fno-tree-sink`): a select would become control
-flow, and a loop with a vector function in a branch is not vectorised."""
+"""Nothing is moved into a branch that only needs it there (`-fno-tree-sink`), and no code is made twice for
+the two values of a bool (`-fno-thread-jumps`): selects would become control flow, which is not vectorised."""
 SANITIZE = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 INCLUDE = Path(codegen_source.__file__).parent
 SHOWN_LINES = 12

@@ -351,7 +351,7 @@ class Runner:
             jit = point.calls.get("cleave")
             if row.correct and isinstance(jit, cleave.Jit):
                 row.notes |= footprint(jit, inputs)
-        floor, limit = self._floor(sizes, inputs, outputs)
+        floor, limit = floor_of(self.case, sizes, self.dtype, self.options.target, inputs, outputs)
         known = row.seconds == row.seconds
         return {
             "case": self.case.name,
@@ -420,16 +420,20 @@ class Runner:
         parts = [reference(self.case.function, piece) for piece in pieces(self.case, sizes, inputs)]
         return tuple(torch.cat(each, self.case.joined) for each in zip(*parts, strict=True))
 
-    def _floor(self, sizes: Sizes, inputs: Tensors, outputs: Outputs) -> tuple[float, str]:
-        """Seconds that the device's measured ceilings allow, and which one it is: memory or arithmetic."""
-        machine, width = TARGETS[self.options.target], DTYPES[self.dtype].itemsize
-        if self.case.bytes is not None:
-            moved = self.case.bytes(sizes, width)
-        else:
-            read = sum(t.numel() * t.element_size() for t in inputs)
-            moved = read + sum(t.numel() * width for t in outputs)
-        work = self.case.flops(sizes) / (machine.rate(self.dtype) * machine.cores)
-        return max((work, "arithmetic"), (moved / machine.memory, "memory"))
+
+def floor_of(
+    case: Case, sizes: Sizes, dtype: str, target: str, inputs: Tensors, outputs: Outputs
+) -> tuple[float, str]:
+    """Seconds that the device's ceilings allow, and which one it is: memory or arithmetic. They are measured
+    where `cleave calibrate` has left a machine, else built in."""
+    machine, width = TARGETS[target], DTYPES[dtype].itemsize
+    if case.bytes is not None:
+        moved = case.bytes(sizes, width)
+    else:
+        read = sum(t.numel() * t.element_size() for t in inputs)
+        moved = read + sum(t.numel() * width for t in outputs)
+    work = case.flops(sizes) / (machine.rate(dtype) * machine.cores)
+    return max((work, "arithmetic"), (moved / machine.memory, "memory"))
 
 
 def bound(program: Program, sizes: Sizes) -> dict[Dim, int]:

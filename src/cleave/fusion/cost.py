@@ -32,11 +32,8 @@ def unit_flops(unit: Unit, rules: Rules, today: bool = True) -> float:
     """Operations of a unit, with what it computes more than once, by today's tables or X23's."""
     total, done = unit.flops if today else unit.flops_before
     if done < len(unit.members):
-        vertices, facts, key = (
-            unit.graph.vertices,
-            unit.facts,
-            (rules.device.name, rules.concat_penalty, today),
-        )
+        vertices, facts = unit.graph.vertices, unit.facts
+        key = rules.device.name, rules.concat_penalty, today
         costs = unit.graph.flops.get(key)
         if costs is None:
             costs = unit.graph.flops[key] = {}

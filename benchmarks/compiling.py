@@ -3,6 +3,7 @@
 The stages are those of `cleave.pipeline`, called one by one. `Ablation` names what can be left out with what
 the compiler offers from outside:
 
+- `untuned`: nothing, but no recipe: the cost model's first choice, as of the others, which are held to it;
 - `no-algebra`: only the user's own program, with its Folds;
 - `no-iterative-tiling`: Folds that carry more than plain reductions are dropped, so that what depends on a
   finished reduction runs in a loop or a kernel of its own;
@@ -41,7 +42,7 @@ from cleave.schedule.select import Ranked, best
 
 T = TypeVar("T")
 
-ABLATIONS = ("no-algebra", "no-iterative-tiling", "no-horizontal", "no-split", "reassociation")
+ABLATIONS = ("untuned", "no-algebra", "no-iterative-tiling", "no-horizontal", "no-split", "reassociation")
 OFFERED, TRIED = 400, 8
 """Tile programs that are ranked to find ones without a split, and of those that are built."""
 

@@ -26,6 +26,9 @@ MOST_CHILDREN = 40
 """Children alive at once: each holds a device context and compiled code."""
 INDUCTOR_THREADS = {"none": 1, "quick": 1, "full": 4}
 """Processes that torch.compile may start in each child."""
+MOST_THREADS = 80
+"""Of all children: where few cases measure all their peers, each may start one for every core, since what
+they compile there they compile one at a time."""
 MOST_STARTS = 3
 ROOT = Path(__file__).parents[1]
 
@@ -123,7 +126,7 @@ def remote(jobs: Sequence[Job], builders: int) -> Generator[list[Record]]:
     """Prepare in children, `builders` at a time, and measure what is ready, one point at a time."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-    threads = INDUCTOR_THREADS[jobs[0].options.effort] if jobs else 1
+    threads = inductor_threads(jobs[0].options.effort, len(jobs)) if jobs else 1
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
     waiting = in_turns(jobs)
     room = threading.Semaphore(MOST_CHILDREN)
@@ -159,6 +162,13 @@ def remote(jobs: Sequence[Job], builders: int) -> Generator[list[Record]]:
             room.release(len(jobs) + 1)  # those that wait for it find the run over
             for job in jobs:
                 job.close()
+
+
+def inductor_threads(effort: str, children: int) -> int:
+    """Processes that torch.compile may start in each of so many children."""
+    least = INDUCTOR_THREADS[effort]
+    each = min(os.cpu_count() or 1, MOST_THREADS // max(1, children))
+    return max(least, each) if effort == "full" else least
 
 
 def prepared(job: Job, room: threading.Semaphore, over: threading.Event) -> str:

@@ -12,7 +12,8 @@ import importlib
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,8 @@ import torch.nn.functional as F
 from benchmarks.case import Attention, Case, Function, Sizes, Tensors
 
 Call = Callable[..., object]
-Settings = Iterator[tuple[str, Call]]
+Setting = tuple[str, Call]
+Settings = Iterator[Setting]
 NATURAL, LOG2E = math.e, 1.4426950408889634
 
 
@@ -55,6 +57,16 @@ def peers_of(case: Case, sizes: Sizes, target: str, effort: str) -> list[Peer]:
 
         found += jax_peer(case)
     return found
+
+
+def settings_in_turn(settings: Settings, winners: Sequence[str]) -> list[Setting]:
+    """A peer's settings, those that won at earlier points first, the latest of them before the others: a
+    sweep that is cut should have tried them. What raises while it is made ends the list."""
+    known: list[Setting] = []
+    with suppress(Exception):
+        known.extend(settings)
+    places = {setting: place for place, setting in reversed(list(enumerate(winners)))}
+    return sorted(known, key=lambda s: places.get(s[0], len(winners)))
 
 
 def _inductor(function: Function, mode: str | None = None) -> Call:
@@ -267,7 +279,7 @@ def fa3(how: Attention, sizes: Sizes) -> Settings:
         return call
 
     yield "", made("")
-    splits = (0, 1, 2, 4, 8, 16, 32) if "num_splits" in taken else (None,)
+    splits = (0, 1, 2, 4, 8, 16, 32, 3, 6, 12, 24) if "num_splits" in taken else (None,)
     packs = (None, True, False) if "pack_gqa" in taken else (None,)
     for fold, count, pack in itertools.product(("", "query heads as rows", "heads as batch"), splits, packs):
         if fold and (how.latent or pack is not None or sizes.get("KV", sizes.get("H")) == 1):
@@ -322,10 +334,24 @@ def flex(how: Attention, sizes: Sizes) -> Settings:
         return call
 
     yield "", made({})
-    shapes = ((128, 64), (128, 128), (64, 64), (64, 32), (128, 32), (64, 128))
-    for (m, n), warps, stages in itertools.product(shapes, (4, 8), (2, 3, 4)):
-        options = {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+    for options in flex_options(rows):
         yield " ".join(f"{k}={v}" for k, v in options.items()), made(options)
+
+
+def flex_options(rows: int) -> Iterator[dict[str, int]]:
+    """FlexAttention's kernel options, unlike ones first: each is a compile of seconds, and a sweep tries few.
+    One row of queries has a kernel of its own, whose knob is in how many parts the keys are cut."""
+    if rows == 1:
+        names = ("BLOCK_N", "SPLIT_KV", "num_warps", "num_stages")
+        first = [(64, 16, 4, 3), (128, 32, 4, 2), (64, 64, 4, 3), (32, 32, 2, 3)]
+        rest = itertools.product((64, 128, 32), (8, 16, 32, 64), (4, 8, 2), (3, 2))
+    else:
+        names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+        first = [(128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (128, 64, 4, 2), (64, 32, 4, 4)]
+        shapes = ((128, 64), (128, 128), (64, 64), (64, 32), (128, 32), (64, 128))
+        rest = ((m, n, w, s) for (m, n), w, s in itertools.product(shapes, (4, 8), (2, 3, 4)))
+    for values in dict.fromkeys([*first, *rest]):
+        yield dict(zip(names, values, strict=True))
 
 
 def module_named(name: str) -> Any:

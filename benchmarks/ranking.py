@@ -3,7 +3,8 @@
     python -m benchmarks.ranking [--data FILE] [--pointers] [--json OUT.json]
 
 The data are sweeps on one H200 (bf16, cold L2, Triton 3.6): tile programs as text and their microseconds, for
-several points of the paper's subgraphs. Printed for each point: the rank correlation of modelled and measured
+several points of the paper's subgraphs (`--json benchmarks/results/ranking-NAME.json` puts what is found into
+the report). Printed for each point: the rank correlation of modelled and measured
 times, how much slower than the best measured program the best of the model's first 1, 8 and 16 is, and by how
 much the modelled times of good programs are off. Programs that load through plain pointers (no descriptors)
 are not emitted today and only count with `--pointers`.
@@ -43,7 +44,7 @@ def main() -> None:
     found = [ranked(point, options.pointers) for point in points]
     print(table(found))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps({"of": options.data.name, "points": found}, indent=1) + "\n")
 
 
 def ranked(point: Mapping[str, Any], pointers: bool) -> dict[str, Any]:

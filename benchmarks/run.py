@@ -27,14 +27,14 @@ from benchmarks.case import Case, Sizes, points_of
 from benchmarks.compiling import ABLATIONS
 from benchmarks.jobs import Job, local, remote
 from benchmarks.peers import peers_of
-from benchmarks.runner import DTYPES, Options, Record, is_right
+from benchmarks.reused import Key, Record, is_peer, is_right, key_of, peers_by_point, text_of
+from benchmarks.runner import DTYPES, Options
 from benchmarks.suites import SUITES
 from cleave.errors import Invalid
 from cleave.knobs import knobs, scope
 from cleave.runtime.machines import device_name
 
 DEFAULT_DTYPES = {"cpu": ("f32", "bf16"), "cuda": ("f16", "bf16")}
-Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -156,15 +156,6 @@ def _lookup(
     return lambda phase, sizes: known.get((case.name, phase, dtype, text_of(sizes)), [])
 
 
-def text_of(sizes: Mapping[str, int]) -> str:
-    return " ".join(f"{name}{size}" for name, size in sorted(sizes.items()))
-
-
-def key_of(record: Record) -> Key:
-    """The point of a record."""
-    return record["case"], record["phase"], record["dtype"], text_of(record["sizes"])
-
-
 def before(run: Run, suite: str) -> list[Record]:
     """What the file has already, if the run resumes one; points at which ours failed are tried again."""
     if not run.resume:
@@ -178,6 +169,7 @@ def before(run: Run, suite: str) -> list[Record]:
         raise Invalid(
             f"{run.json_file} is of suite {data['suite']} on {data['device']}", hint="another --json"
         )
+    _same_ablations(run, data)
     # Its points count as done: a peer that they lack would be left out without a word.
     if set(data.get("only", ())) != set(run.only):
         then, now = (" ".join(f"--peer {n}" for n in names) for names in (data.get("only", ()), run.only))
@@ -187,6 +179,16 @@ def before(run: Run, suite: str) -> list[Record]:
         )
     points = by_point(data["records"]).values()
     return [r for rows in points for r in rows if not any(_failed(each) for each in rows)]
+
+
+def _same_ablations(run: Run, data: Mapping[str, Any]) -> None:
+    """`Invalid` where a file's points lack what the run is to leave out."""
+    missing = [what for what in run.ablations if what not in data.get("ablations", run.ablations)]
+    if missing:
+        raise Invalid(
+            f"--resume: {run.json_file} was measured without --ablation {' --ablation '.join(missing)}",
+            hint="another --json",
+        )
 
 
 def _failed(record: Record) -> bool:
@@ -204,29 +206,10 @@ def reused_rows(run: Run) -> dict[Key, list[Record]]:
     if data["device"] != device_name(run.target):
         what = f"--peers-from {run.peers_from} was measured on {data['device']}"
         raise Invalid(what, hint=f"this is {device_name(run.target)}")
-    found: dict[Key, list[Record]] = {}
-    eager: dict[Key, float] = {}
-    for record in data["records"]:
-        if record["implementation"] == "eager":
-            eager[key_of(record)] = record["seconds"]
-    for record in data["records"]:
-        if is_peer(record) and record["implementation"] != "eager":
-            key = key_of(record)
-            old = record.get("reused", {})  # a file that was itself scaled gives what was measured
-            seconds = old.get("seconds", record["seconds"])
-            anchor = eager.get(key, math.nan) / (old.get("scale") or 1.0)
-            found.setdefault(key, []).append(
-                {"date": data.get("date", ""), **record, "seconds": seconds, "eager_seconds": anchor}
-            )
-    return found
+    return peers_by_point(data)
 
 
 # ---------------------------------------------------------------- what is shown
-
-
-def is_peer(record: Record) -> bool:
-    """Whether a row is of somebody else."""
-    return not record["implementation"].startswith("cleave")
 
 
 def best_peer(rows: Sequence[Record]) -> Record | None:
@@ -306,6 +289,7 @@ def write(path: Path, suite: str, run: Run, records: Sequence[Record]) -> None:
         "peers": run.peers,
         "only": list(run.only),
         "sweep": run.options.sweep,
+        "ablations": list(run.ablations),
         "cold": run.cold,
         "timing": "median; cold L2 on cuda (overwritten before each run), events; wall clock on cpu",
         "records": list(records),
@@ -316,4 +300,4 @@ def write(path: Path, suite: str, run: Run, records: Sequence[Record]) -> None:
     part.replace(path)
 
 
-__all__ = ["DEFAULT_DTYPES", "DTYPES", "run_suite"]
+__all__ = ["DEFAULT_DTYPES", "DTYPES", "is_peer", "key_of", "run_suite", "text_of"]

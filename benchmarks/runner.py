@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,9 +31,9 @@ from benchmarks.harness import (
     time_all,
 )
 from benchmarks.memory import launches_of, peak_bytes
-from benchmarks.peers import NotInstalled, Peer, peers_of
+from benchmarks.peers import NotInstalled, Peer, Setting, peers_of, settings_in_turn
 from benchmarks.peers_jax import JaxCall
-from cleave.errors import CleaveError
+from benchmarks.reused import Record, with_reused
 from cleave.ir.dims import Dim
 from cleave.ir.program import Program
 from cleave.ir.text import print_program
@@ -51,8 +51,6 @@ TUNED = " tuned"
 
 MOST_COMPILES = 100
 """Of one function by torch.compile in one process: FlexAttention is compiled for each of its settings."""
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,8 @@ class Runner:
         self.case, self.dtype, self.options = case, dtype, options
         self.kept: dict[tuple[tuple[str, int], ...], Kept] = {}
         self.tensors: dict[tuple[Any, ...], torch.Tensor] = {}
-        self.reduced: dict[tuple[Any, ...], Launched] = {}
+        self.reduced: dict[tuple[Any, ...], Launched | str] = {}
+        self.winners: dict[str, list[str]] = {}
         self.clock: Clock | None = None
 
     # ------------------------------------------------------------ before the device is needed
@@ -142,7 +141,7 @@ class Runner:
             further = time.perf_counter() - began
             kept.phases.seconds["further"] = kept.phases.seconds.get("further", 0.0) + further
             for what in self.options.ablations:
-                with suppress(CleaveError):  # the point's row will show it
+                with suppress(RuntimeError):  # the point's row will show it
                     self._ablated(sizes, what)
 
     def _wake(self) -> None:
@@ -171,15 +170,21 @@ class Runner:
         return self.kept[key]
 
     def _ablated(self, sizes: Sizes, what: str) -> Launched:
-        """Ours with something left out, for one point's sizes; built kernels are in the cache afterwards."""
+        """Ours with something left out, for one point's sizes; `RuntimeError`, each time, if none is."""
         kept = self._kept(sizes)
         if kept.whole is None:
             raise RuntimeError(kept.failure)
         program = kept.whole.plan.program
         key = (what, tuple(sorted(sizes.items())))
         if key not in self.reduced:
-            self.reduced[key] = ablated(program, self.options.target, bound(program, sizes), what)
-        return self.reduced[key]
+            try:
+                self.reduced[key] = ablated(program, self.options.target, bound(program, sizes), what)
+            except Exception as error:  # noqa: BLE001  remembered, so that it is not planned again
+                self.reduced[key] = shown(error)
+        found = self.reduced[key]
+        if isinstance(found, str):
+            raise RuntimeError(found)
+        return found
 
     # ------------------------------------------------------------ on the device
 
@@ -292,23 +297,23 @@ class Runner:
         first = point.check(peer.name, call)
         if not self.options.sweep:
             return
-        best = self._swept(call if first.correct else None, settings, point)
+        others = settings_in_turn(settings, self.winners.get(peer.name, []))
+        best, tried = self._swept(call if first.correct else None, others, point)
+        first.notes["swept"] = tried
         if best is not None:
-            setting, call, tried = best
+            setting, call = best
             point.check(f"{peer.name}{TUNED}", call).notes |= {"setting": setting, "tried": tried}
+            self.winners[peer.name] = [setting, *self.winners.get(peer.name, [])]
 
     def _swept(
-        self,
-        first: Callable[..., object] | None,
-        settings: Iterator[tuple[str, Callable[..., object]]],
-        point: Point,
-    ) -> tuple[str, Callable[..., object], int] | None:
-        """The fastest correct setting that beats the defaults, how it is called, and how many were tried."""
+        self, first: Callable[..., object] | None, settings: Sequence[Setting], point: Point
+    ) -> tuple[Setting | None, int]:
+        """The fastest correct setting that beats the defaults, and how many were tried."""
         assert self.clock is not None
         deadline = time.perf_counter() + self.options.sweep
         inputs = point.sets[0]
         least = quick_time(first, inputs, self.clock) if first is not None else math.inf
-        found: tuple[str, Callable[..., object]] | None = None
+        found: Setting | None = None
         tried = 0
         for setting, call in settings:
             if time.perf_counter() > deadline:
@@ -319,7 +324,7 @@ class Runner:
             seconds = quick_time(call, inputs, self.clock)
             if seconds < least:
                 least, found = seconds, (setting, call)
-        return (*found, tried) if found is not None else None
+        return found, tried
 
     def _time(self, point: Point) -> None:
         """Fill in the times of what is right."""
@@ -453,43 +458,3 @@ def footprint(jit: cleave.Jit, inputs: Tensors) -> dict[str, object]:
         "workspace": spaces,
         "compiles": jit.compile_count,
     }
-
-
-def is_right(record: Record) -> bool:
-    """Whether a row has a result that may be compared."""
-    return not record["failure"] and record["seconds"] == record["seconds"]
-
-
-def with_reused(records: Sequence[Record], reused: Sequence[Record]) -> list[Record]:
-    """A point's records, eager's first, with those of an earlier run behind eager's. Where both have an
-    implementation, the new record stands if it is right or the earlier one was not; else the earlier one
-    stands and says under `reused` why there is no newer (`again`): a peer that fails today is not gone."""
-    eager, *others = records
-    new = {r["implementation"]: r for r in others}
-    taken: list[Record] = []
-    for old in reused:
-        name = old["implementation"]
-        if name not in new:
-            taken.append(_rescaled(old, eager))
-        elif is_right(old) and not is_right(new[name]):
-            kept = _rescaled(old, eager)
-            kept["reused"]["again"] = new.pop(name)["failure"] or "no time"
-            taken.append(kept)
-    return [eager, *taken, *new.values()]
-
-
-def _rescaled(record: Record, eager: Record) -> Record:
-    """A peer's record of an earlier run, its time scaled by eager's of now over eager's of then."""
-    then, now = record["eager_seconds"], eager["seconds"]
-    known = then == then and now == now and then > 0
-    scale = now / then if known else 1.0
-    seconds = record["seconds"]
-    taken = {
-        **record,
-        "seconds": seconds * scale,
-        "floor_seconds": eager["floor_seconds"],
-        "fraction": eager["floor_seconds"] / (seconds * scale) if seconds == seconds else None,
-        "reused": {"date": record.get("date", ""), "seconds": seconds, "scale": scale if known else None},
-    }
-    del taken["eager_seconds"]
-    return taken

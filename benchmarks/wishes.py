@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.compiling import captured
 from benchmarks.run import DEFAULT_DTYPES
-from benchmarks.runner import DTYPES
+from benchmarks.runner import DTYPES, bound
 from benchmarks.suites import SUITES, Case, Sizes
 from cleave.frontend.tuning import Wish
 
@@ -32,11 +32,11 @@ def wishes(
             for sizes in grid
         ]
         for dtype in dtypes or DEFAULT_DTYPES[target]:
-            found += _of_case(case, points, DTYPES[dtype])
+            found += of_case(case, points, DTYPES[dtype])
     return found
 
 
-def _of_case(case: Case, points: Sequence[Sizes], dtype: torch.dtype) -> list[Wish]:
+def of_case(case: Case, points: Sequence[Sizes], dtype: torch.dtype) -> list[Wish]:
     """One wish for each program: points with other known sizes are other programs."""
     grouped: dict[tuple[tuple[str, int], ...], list[Sizes]] = {}
     for sizes in points:
@@ -45,8 +45,7 @@ def _of_case(case: Case, points: Sequence[Sizes], dtype: torch.dtype) -> list[Wi
     made: list[Wish] = []
     for group in grouped.values():
         program = captured(case, group[0], dtype)
-        bound = tuple({atom: sizes[atom.name] for atom in program.dynamic} for sizes in group)
-        made.append(Wish(program, bound))
+        made.append(Wish(program, tuple(bound(program, sizes) for sizes in group)))
     return made
 
 

@@ -16,7 +16,14 @@ from benchmarks.compiling import ablated, captured, cut
 from benchmarks.harness import Clock, allowed_error, judge, row_error, time_all
 from benchmarks.jobs import Job, in_turns, measured
 from benchmarks.memory import peak_bytes
-from benchmarks.peers import NotInstalled, Peer, attention_peers, peers_of
+from benchmarks.peers import (
+    NotInstalled,
+    Peer,
+    attention_peers,
+    flex_options,
+    peers_of,
+    settings_in_turn,
+)
 from benchmarks.runner import Options, Runner
 
 import cleave
@@ -63,7 +70,7 @@ def test_a_run_writes_what_it_measured(suite, tmp_path):
 
 
 def runner_ablations():
-    return ["no-algebra", "no-split", "no-horizontal", "no-iterative-tiling", "reassociation"]
+    return ["untuned", "no-algebra", "no-split", "no-horizontal", "no-iterative-tiling", "reassociation"]
 
 
 def test_without_horizontal_fusion_products_do_not_share_a_loop():
@@ -103,6 +110,9 @@ def test_a_run_that_was_cut_goes_on(suite, tmp_path, monkeypatch):
     file.write_text(json.dumps({**whole, "device": "another"}))
     with pytest.raises(Invalid, match="another"):
         once(tmp_path, resume=True)
+    file.write_text(json.dumps(whole))
+    with pytest.raises(Invalid, match="without --ablation no-split"):
+        once(tmp_path, resume=True, ablations=["no-split"])
     with pytest.raises(Invalid, match="--json"):
         run.run_suite("tiny", target="cpu", resume=True)
 
@@ -186,8 +196,25 @@ def test_settings_are_swept_and_wrong_ones_left_out(monkeypatch):
     by = {r["implementation"]: r for r in records}
     assert by["library"]["seconds"] > 0.02 > by["library tuned"]["seconds"]
     assert by["library tuned"]["setting"] == "quick" and by["library tuned"]["tried"] == 3
+    assert by["library"]["swept"] == 3 and "swept" not in by["gone"]
     assert by["gone"]["failure"] == "it is not installed"
     assert run.best_peer(records)["implementation"] in ("library tuned", "eager")
+
+
+def test_what_won_before_is_tried_first():
+    def settings():
+        yield from (("a", halves), ("b", halves), ("c", halves))
+        raise NotImplementedError("the others are not for this shape")
+
+    assert [name for name, _ in settings_in_turn(settings(), [])] == ["a", "b", "c"]
+    assert [name for name, _ in settings_in_turn(settings(), ["c", "b", "c"])] == ["c", "b", "a"]
+
+
+def test_a_sweep_tries_unlike_options_first():
+    for rows, count in ((1, 72), (512, 36)):
+        options = list(flex_options(rows))
+        assert len(options) == count and all(len(set(d.items())) == 4 for d in options)
+        assert len({d["BLOCK_N"] for d in options[:4]}) >= 2 and ("SPLIT_KV" in options[0]) == (rows == 1)
 
 
 def test_a_peer_asked_for_alone_is_measured_again_and_others_are_taken(monkeypatch):
@@ -255,7 +282,10 @@ def test_peers_asked_for_by_name_may_take_what_all_may(monkeypatch):
     monkeypatch.setattr(jobs.os, "environ", environment := dict(jobs.os.environ))
     environment.pop("TORCHINDUCTOR_COMPILE_THREADS", None)
     assert len(list(jobs.remote([one], 2))) == 1
-    assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == str(jobs.INDUCTOR_THREADS["full"])
+    assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == str(jobs.inductor_threads("full", 1))
+    monkeypatch.setattr(jobs.os, "cpu_count", lambda: 16)
+    assert [jobs.inductor_threads("full", children) for children in (2, 14, 90)] == [16, 5, 4]
+    assert jobs.inductor_threads("quick", 1) == 1
 
 
 def test_a_run_says_which_peers_it_measured_and_goes_on_with_the_same(suite, tmp_path, monkeypatch):
@@ -465,7 +495,8 @@ def test_the_page_shows_misses_as_misses(suite, tmp_path, monkeypatch):
     assert "| B0 halves | f32 |" in page and "torch.compile 1.0" in page
     assert page.count("**0.50 miss**") == 2 and "it is a test" in page and "BuildError: no compiler" in page
     assert "2 of 3 points correct" in page
-    assert page.count("| no-split | 2 | 2.00 | 2.00 | 0 |") == 2
+    assert page.count("| no-split | 2 | 2.00 | 2.00 (halves S4 N8) | 2 | 2.00 | 0 |") == 2
+    assert "over ours" in page and "| 0.25 |" in page  # twice the time, so half the ratio
     assert "Roofline" in page and "Compile time" in page and "Peak memory" in page
     assert page.index("## Summary") < page.index("## static-cpu-f32") and "0.50 (doubtful)" in page
     assert "**Doubtful**: a busy machine" in page

@@ -73,6 +73,20 @@ def test_warp_groups_equal_the_tile_interpreter(name: str, sizes: dict[str, int]
         assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(again, found, strict=True))
 
 
+@pytest.mark.parametrize("parts", [1, 3, 8])
+@pytest.mark.parametrize("keys", [128, 300, 4096])
+def test_parts_of_warp_groups_are_merged(parts: int, keys: int) -> None:
+    """Each part's last tile comes first; the dim's end may be inside of one."""
+    tiles = parse_tiles((FOLDER.parent / "split" / "grouped.tiles").read_text())
+    q, k, v = arguments(tiles, {"S": 70, "T": keys}, 3)
+    launcher = TritonLauncher(tiles, "cuda", choose=lambda tiles, sizes: {Atom("T"): parts})
+    assert launcher.source.entries[0].groups == 2
+    (found,) = launcher(q, k, v)
+    wide = [x.double().reshape(8, -1, *x.shape[1:]) for x in (q, k, v)]
+    right = torch.softmax(wide[0] @ wide[1].transpose(-1, -2) / 128**0.5, -1) @ wide[2]
+    assert (found.double() - right.reshape(found.shape)).norm() / right.norm() < 1e-2
+
+
 def test_strides_that_descriptors_refuse_take_the_plain_kernel() -> None:
     tiles = parse_tiles((FOLDER / "attention.tiles").read_text())
     given = arguments(tiles, {"S": 65, "T": 129}, 2)

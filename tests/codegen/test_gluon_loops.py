@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cleave.codegen.gluon_chain import below, leads
 from cleave.codegen.gluon_loops import most_between, most_steps
 from cleave.codegen.triton import emit
 from cleave.ir.dims import Atom, Dim, Index, extent
@@ -28,6 +29,8 @@ END = SpanBound(ROW, True, extent(0, (T, 1)))
         ("attention", [None, 1]),
         ("thirds", [None, 1]),
         ("causal", [None, 2]),
+        ("edge", [2, None]),
+        ("tail", [1, None]),
         ("short", [None, 2]),
         ("latent", [None, 1]),
     ],
@@ -76,3 +79,53 @@ def test_a_loop_of_few_steps_has_no_first_and_last_one_of_their_own() -> None:
     edge = rows[rows.rindex("for t0") :]
     assert edge.count("warpgroup_mma(") == 2 and "_before" not in edge
     assert "_before" in rows[: rows.rindex("for t0")], "that of the full tiles is skewed"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "surely"),
+    [
+        (SIZE, SIZE, False),
+        (SizeBound(extent(-1, (T, 1))), SIZE, True),
+        (AlignBound(SIZE, 64, False), SIZE, False),
+        (AlignBound(SizeBound(extent(-1, (T, 1))), 64, False), SIZE, True),
+        (AlignBound(SizeBound(extent(-1, (T, 1))), 64, True), SIZE, False),
+        (SpanBound(ROW, False, extent(0, (T, 1))), END, True),
+        (START, END, False),
+        (END, SpanBound(ROW, False, extent(9, (T, 1))), False),
+        (SpanBound(ROW, False, extent(0, (T, 1))), SpanBound(Index(Atom("S"), 2), True, extent(9)), False),
+        (LimitBound("min", (SizeBound(extent(-1, (T, 1))), START)), LimitBound("min", (SIZE, END)), False),
+        (LimitBound("max", (SizeBound(extent(-1, (T, 1))), SIZE)), SIZE, False),
+        (SizeBound(extent(3)), SizeBound(extent(4)), True),
+        (SizeBound(extent(3)), SIZE, False),
+    ],
+)
+def test_what_is_surely_less(low, high, surely) -> None:  # pyright: ignore
+    assert below(low, high) == surely
+
+
+def test_full_tiles_go_on_with_what_an_edge_in_front_of_them_has_left() -> None:
+    """One copy of an edge's step, no end between the loops, and one behind the last; and no mask but the
+    predicate's own: it is closed."""
+    tiles = parse_tiles((FOLDER / "edge.tiles").read_text())
+    first, second = (s for s in tiles.kernels[0].body if isinstance(s, Loop))
+    assert leads(first, second) and not leads(second, first)
+    rows = emit(tiles, described=True, grouped=True).text.split("def main_copies(")[0]
+    assert rows.count("warpgroup_mma(") == 2 + 2 + 1, "the edge, full tiles, the end"
+    assert rows.count("v_before = v_ring_slot") == 2
+    assert rows.index("every tile full") < rows.rindex("v_ring.index(v_before)")
+    assert rows.count("warpgroup_mma_wait(0, deps=[sum])") == 3
+    assert first.closed and "t_in" not in rows and "clear_rows(v_ring" not in rows
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("min(T - 1, start(s) - S + T)", "min(T, start(s) - S + T + 1)"),  # the edge may be empty
+        ("from 0 to align_down(min(T - 1, start(s) - S + T), 128) exact", "from 0 to 0 exact"),
+    ],
+)
+def test_loops_that_may_have_no_first_step_do_without_a_chain(old: str, new: str) -> None:
+    text = (FOLDER / "edge.tiles").read_text()
+    assert old in text
+    rows = emit(parse_tiles(text.replace(old, new)), described=True, grouped=True).text
+    assert "if t0 > " not in rows.split("def main_copies(")[0]

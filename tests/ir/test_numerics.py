@@ -16,9 +16,9 @@ from cleave.ir.text import parse_program
 SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -7.25, math.inf, -math.inf, math.nan]
 UNARY = {
     "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
-    "reciprocal": torch.reciprocal, "abs": torch.abs, "tanh": torch.tanh, "erf": torch.erf, "sin": torch.sin,
-    "cos": torch.cos, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc,
-    "sign": torch.sign,
+    "reciprocal": torch.reciprocal, "abs": torch.abs, "tanh": torch.tanh, "tanh_coarse": torch.tanh,
+    "erf": torch.erf, "sin": torch.sin, "cos": torch.cos, "floor": torch.floor, "ceil": torch.ceil,
+    "round": torch.round, "trunc": torch.trunc, "sign": torch.sign,
 }  # fmt: skip
 BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,

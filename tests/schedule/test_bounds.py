@@ -62,10 +62,10 @@ def value_at(bound: Bound, sizes: dict[Dim, int], span: tuple[int, int]) -> int:
 @settings(max_examples=80, deadline=None)
 @given(
     s=st.integers(1, 20), t=st.integers(0, 30), w=st.integers(0, 25), tile=st.sampled_from([2, 4, 8]),
-    rows=st.sampled_from([1, 4, 8]), windowed=st.booleans(),
+    rows=st.sampled_from([1, 4, 8]), windowed=st.booleans(), backwards=st.booleans(),
 )  # fmt: skip
 def test_segments_visit_each_live_element_once(
-    s: int, t: int, w: int, tile: int, rows: int, windowed: bool
+    s: int, t: int, w: int, tile: int, rows: int, windowed: bool, backwards: bool
 ) -> None:
     sizes: dict[Dim, int] = {S: s, T: t, W: w}
     graph = Graph()
@@ -74,10 +74,16 @@ def test_segments_visit_each_live_element_once(
     for first in range(0, s, rows):
         span = (first, min(s, first + rows))
         seen: list[int] = []
-        for segment in segments(loop, tile, {}):
+        steps: list[bool] = []
+        for segment in segments(loop, tile, {}, backwards=backwards):
             start, stop = value_at(segment.start, sizes, span), value_at(segment.stop, sizes, span)
+            steps.append(start < stop)
             if start >= stop:
                 continue
+            assert segment.closed == (backwards and not segment.exact)
+            behind = range(stop, start + -(-(stop - start) // tile) * tile)
+            if segment.closed:
+                assert not any(holds(i, j, s, t, w, windowed) for i in range(*span) for j in behind)
             assert start >= 0
             assert start % tile == 0
             if segment.exact:
@@ -87,6 +93,7 @@ def test_segments_visit_each_live_element_once(
                 seen.append(j)
                 if segment.facts:
                     assert all(holds(i, j, s, t, w, windowed) for i in range(*span)), "a mask was dropped"
+        assert not backwards or steps[0] or not steps[1], "full tiles go on with what a border has started"
         live = [j for j in range(t) if any(holds(i, j, s, t, w, windowed) for i in range(*span))]
         assert len(set(seen)) == len(seen)
         assert set(live) <= set(seen)
@@ -117,6 +124,20 @@ def test_a_split_loop_is_aligned_to_its_part() -> None:
     assert found[0].start == PartBound(part, False)
     assert isinstance(found[0].stop, AlignBound)
     assert found[0].stop.origin == PartBound(part, False)
+
+
+def test_backwards_the_last_border_comes_first_and_has_a_step() -> None:
+    from cleave.ir.dims import Parts
+
+    part = Index(Parts(T), 5)
+    border, interior = segments(LoopPlan(KEY, "part", part), 16, {}, backwards=True)
+    before = PartBound(part, True, extent(-1))
+    assert interior.exact and interior.stop == AlignBound(before, 16, False, PartBound(part, False))
+    assert border.start == LimitBound("max", (PartBound(part, False), interior.stop))
+    assert not border.closed, "it ends where the part does, and the next part goes on"
+    border, interior = segments(LoopPlan(KEY, "whole"), 16, {}, backwards=True)
+    assert interior.exact and not border.exact and not border.closed
+    assert [s.exact for s in segments(LoopPlan(KEY, "whole"), 16, {T: 64}, backwards=True)] == [True]
 
 
 def test_one_accumulator_without_support_keeps_the_loop_whole() -> None:

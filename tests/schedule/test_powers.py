@@ -93,7 +93,7 @@ def test_numbers_out_of_a_tensor_stay_as_they_are() -> None:
 def test_a_function_within_one_is_as_good_as_a_product() -> None:
     """Nothing of it is too large for `log2 e`; an exponential or a logarithm may be."""
     text = SCORES.replace("FACTOR", "50.0").replace("OPERATION(dot, k)", "mul(bent, k)")
-    for function, steps in (("tanh", 1), ("sin", 1), ("exp", 0), ("log", 0)):
+    for function, steps in (("tanh", 1), ("tanh_coarse", 1), ("sin", 1), ("exp", 0), ("log", 0)):
         bent = f"      bent[s, t]: f32 = {function}(dot)\n      score"
         tiles = parse_tiles(text.replace("      score", bent, 1))
         found = [fn for fn, _ in computed(changed(tiles).kernels[0].body)]
@@ -110,7 +110,7 @@ BENT = SCORES.replace("      score", "      bent[s, t]: f32 = FUNCTION(dot)\n   
 BENT = BENT.replace("OPERATION(dot, k)", "OPERATION(bent, k)")
 
 
-@pytest.mark.parametrize("function", ["tanh", "erf", "sin", "cos"])
+@pytest.mark.parametrize("function", ["tanh", "tanh_coarse", "erf", "sin", "cos"])
 @pytest.mark.parametrize(
     "operation, factor, steps",
     [

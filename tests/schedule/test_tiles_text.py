@@ -143,6 +143,7 @@ BOUNDS: list[Bound] = [
     SpanBound(n, True, extent(-1, (LOWER, -1), (K, 1))),
     SpanBound(n, False, extent(7)),
     PartBound(p, True),
+    PartBound(p, True, extent(-1)),
     AlignBound(PartBound(p, False), 16, True),
     AlignBound(SpanBound(k, False), 8, False, LimitBound("max", (ZERO, SizeBound(extent(1))))),
     LimitBound("min", (SpanBound(n, True), SizeBound(extent(0, (Parts(K, 1), 1))), ZERO)),

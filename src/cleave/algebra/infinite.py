@@ -75,7 +75,7 @@ KEPT = 8192
 _lows: dict[Poly, Claim] = {}
 _finites: dict[Poly, Claim] = {}
 
-BOUNDED = ("tanh", "erf", "sin", "cos", "sign", "nan")
+BOUNDED = ("tanh", "tanh_coarse", "erf", "sin", "cos", "sign", "nan")
 """Uninterpreted functions that are never infinite."""
 RISING = ("floor", "ceil", "round", "trunc")
 

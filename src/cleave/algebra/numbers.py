@@ -17,8 +17,9 @@ KEPT = 8192
 """So many nodes are remembered."""
 
 MAPS = (
-    "id", "neg", "abs", "exp", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "floor", "ceil",
-    "round", "trunc", "sign", "cast", "add", "sub", "mul", "div", "floordiv", "mod", "max", "min", "pow",
+    "id", "neg", "abs", "exp", "sqrt", "rsqrt", "reciprocal", "tanh", "tanh_coarse", "erf", "sin", "cos",
+    "floor", "ceil", "round", "trunc", "sign", "cast", "add", "sub", "mul", "div", "floordiv", "mod", "max",
+    "min", "pow",
 )  # fmt: skip
 """Operations that make finite values of finite ones, or nothing that is a number."""
 

@@ -38,6 +38,7 @@ class Range:
 UNKNOWN = Range()
 BOUNDED = {
     "tanh": (-1.0, 1.0),
+    "tanh_coarse": (-1.0, 1.0),
     "erf": (-1.0, 1.0),
     "sin": (-1.0, 1.0),
     "cos": (-1.0, 1.0),

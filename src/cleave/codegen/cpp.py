@@ -30,7 +30,7 @@ from cleave.codegen.cpp_text import (
 )
 from cleave.codegen.cpp_tiles import Item, Nest, Pass, Product, Rows, Tile
 from cleave.codegen.source import Argument, Entry, Source
-from cleave.ir.dims import Index, extent
+from cleave.ir.dims import NO_EXTENT, Index, extent
 from cleave.schedule.tiles import (
     GridAxis,
     Kernel,
@@ -371,10 +371,11 @@ def _stays_inside(loop: Loop) -> bool:
     """Is it plain that a loop stops at the size of its dim?"""
     size = SizeBound(extent(0, (loop.index.dim, 1)))
     match loop.stop:
-        case PartBound():
-            return True
+        case PartBound(_, _, offset):
+            return offset == NO_EXTENT
         case LimitBound(kind="min", bounds=bounds):
-            return size in bounds or any(isinstance(b, PartBound) and b.end for b in bounds)
+            ends = (b for b in bounds if isinstance(b, PartBound) and b.end)
+            return size in bounds or any(b.offset == NO_EXTENT for b in ends)
         case _:
             return loop.exact
 

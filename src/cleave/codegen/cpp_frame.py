@@ -176,14 +176,13 @@ class Frame:
                 if isinstance(shift, str) and shift.startswith("-"):
                     shift = f"({shift})"
                 return plus(span.start, last, shift)
-            case PartBound(part, end):
+            case PartBound(part, end, offset):
                 if not isinstance(part.dim, Parts):
                     raise Bug(f"a part bound on {part}")
                 of = part.dim.of
                 number = self.spans[part].start
-                if not end:
-                    return least([times(number, self.chunk(of)), self.size(of)])
-                return least([times(plus(number, 1), self.chunk(of)), self.size(of)])
+                number = plus(number, 1) if end else number
+                return plus(least([times(number, self.chunk(of)), self.size(of)]), self.extent(offset))
             case AlignBound(inner, tile, up, origin):
                 word = "align_up" if up else "align_down"
                 return f"{word}({self.bound(inner)}, {tile}, {self.bound(origin)})"

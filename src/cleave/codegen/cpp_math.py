@@ -33,10 +33,13 @@ CALLS = (
     "trunc",
     "sign",
 )
+COARSE = {"tanh_coarse": "tanh"}
+"""What serves for functions that need not be exact to the last places: a CPU has nothing quicker."""
 CALLS_OF_TWO = ("pow", "max", "min", "floordiv", "mod")
 CALLS_OF_THREE = ("fma",)
 COSTLY = frozenset(
-    {"exp", "exp2", "log", "tanh", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "floordiv", "mod"}
+    {"exp", "exp2", "log", "tanh", "tanh_coarse", "erf", "sin", "cos"}
+    | {"pow", "sqrt", "rsqrt", "div", "floordiv", "mod"}
 )
 
 Typed = tuple[str, str]
@@ -75,6 +78,7 @@ def expression(fn: str, dtype: str, args: Sequence[Typed]) -> str:
         chosen = convert(*args[0], "bool")
         a, b = (_brackets(convert(text, source, dtype)) for text, source in args[1:])
         return f"{_brackets(chosen)} ? {a} : {b}"
+    fn = COARSE.get(fn, fn)
     values = [convert(text, source, dtype) for text, source in args]
     return _rounded(_arithmetic(fn, dtype, values), fn, dtype)
 

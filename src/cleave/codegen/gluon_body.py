@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from cleave.codegen.gluon_chain import Chain, chain_at, write_chain
 from cleave.codegen.gluon_divided import by_reciprocal
 from cleave.codegen.gluon_loops import write_loop
 from cleave.codegen.gluon_memory import GroupMemory, Held
@@ -58,6 +59,8 @@ class Rows(Body):
         self.memory = GroupMemory(groups, copies)
         self.places: dict[tuple[tuple[int, ...], str], list[str]] = {}
         """Of the scratch: where groups give each other blocks, by shape and dtype."""
+        self.wide: dict[str, Tile] = {}
+        """By values of 16 bits that were cast from 32: what they were cast from."""
         self.gives = False
         self.stored = False
         self.depth = 0
@@ -72,10 +75,18 @@ class Rows(Body):
         fused = fused_dots(body)
         waiting: dict[str, ContractTile] = {}
         ends = {name: n for n, s in enumerate(body) for name in uses_of([s])}
+        chained: Chain | None = None
         for place, statement in enumerate(body):
+            if chained is not None and (statement in chained.between or statement is chained.second):
+                continue
             match statement:
                 case Loop():
-                    self.loop(scope, statement)
+                    chained = chain_at(self, scope, body[place:])
+                    if chained is None:
+                        self.loop(scope, statement)
+                    else:
+                        self.write(scope, chained.between)
+                        write_chain(self, scope, chained)
                 case Store():
                     self.store(scope, statement)
                 case Carry():
@@ -130,6 +141,8 @@ class Rows(Body):
             return divided
         name, dtype = LEAN_OF.get(statement.fn), statement.dtype
         arg = scope.value(statement.args[0])
+        if statement.fn == "cast" and arg.dtype == "f32" and dtype in HALVES and arg.literal is None:
+            self.wide[statement.out] = arg
         single = dtype == "f32" or dtype in HALVES
         few = self.groups.count <= FLUSHING or statement.fn == "tanh"
         if name is None or not (single and few and arg.lanes) or knobs().numerics == "strict":
@@ -265,8 +278,18 @@ class Rows(Body):
         if roles.k in self.groups.split:
             raise Infeasible(f"{statement.out} sums columns of which a group has a part in its registers")
         self.read(scope, left)
-        a = self.operand(scope, statement, scope.value(left), (roles.m, roles.k), next(iter(kinds)))
+        a = self.in_registers(scope, statement, roles, left)
         return f"gl.convert_layout({a}, LEFT_{columns})", b, reads
+
+    def in_registers(self, scope: RowScope, statement: ContractTile, roles: Roles, name: str) -> str:
+        """A left operand in registers. It is masked before it is narrowed: a compiler moves a select of
+        halves behind the start of the next product, and then lets no two of them overlap."""
+        value, source = scope.value(name), self.wide.get(name)
+        masks = scope.mask((i for i in statement.over if i not in value.zero), (roles.m, roles.k))
+        if masks and source is not None and source.lanes == value.lanes:
+            wide = self.operand(scope, statement, source, (roles.m, roles.k), "f32")
+            return f"{wide}.to({TYPES[value.dtype]})"
+        return self.operand(scope, statement, value, (roles.m, roles.k), value.dtype)
 
     def right(self, scope: RowScope, statement: ContractTile, roles: Roles, name: str) -> str:
         """The right operand of a product, once it is there."""

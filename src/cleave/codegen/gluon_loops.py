@@ -37,6 +37,7 @@ from cleave.schedule.tiles import (
     LimitBound,
     Load,
     Loop,
+    PartBound,
     SizeBound,
     SpanBound,
     Store,
@@ -70,6 +71,7 @@ def write_loop(rows: Rows, scope: RowScope, statement: Loop) -> None:
     at = name if tile == 1 else inner.names.take(f"{name}0")
     span = Span(tile, at, stop, full)
     kind, late = kind_of(rows, scope, statement, span)
+    span = unmasked(rows, statement, span)
     step = f", {tile}" if tile > 1 else ""
     how = f"  # {index.dim}" + (", every tile full" if statement.exact and tile > 1 else "")
     steps = most_steps(statement, scope.tiles)
@@ -89,6 +91,14 @@ def write_loop(rows: Rows, scope: RowScope, statement: Loop) -> None:
             stepwise(rows, scope, inner, statement, (at, start, stop, step, how), parts)
     rows.depth -= 1
     rows.memory.held |= staying
+
+
+def unmasked(rows: Rows, loop: Loop, span: Span) -> Span:
+    """The span of a loop's steps, as a full one where all that leaves it is nothing by a predicate
+    (`closed`): copies, which alone may load there, are 0 behind a tensor's end."""
+    loads = {s.out for s in loop.body if isinstance(s, Load)}
+    full = loop.closed and loads <= rows.copies.loads.keys()
+    return replace(span, full=True) if full else span
 
 
 def stepwise(
@@ -249,6 +259,9 @@ def most_between(start: Bound, stop: Bound, tiles: Mapping[Index, int]) -> int |
         case SizeBound(first), SizeBound(last):
             gap = last + -first
             return None if gap.terms else gap.const
+        case PartBound(part, ends, first), PartBound(other, end, last) if (part, ends) == (other, end):
+            gap = last + -first
+            return None if gap.terms else gap.const
         case SpanBound(index, ends, first), SpanBound(other, end, last) if index == other:
             gap = last + -first
             return None if gap.terms else gap.const + (tiles[index] if end and not ends else 0)
@@ -309,8 +322,7 @@ def skewed(
     inner.enter({statement.index: replace(span, start=at)})
     parts.step(inner, lefts, parts.pending)
     carried = tuple(scope.values[target].text for target, _ in statement.updates)
-    befores = tuple(n for slots in parts.slots.values() for n in slots)
-    names = (*carried, *lefts.values(), *befores, *rows.counters())
+    names = (*carried, *lefts.values(), *parts.befores(), *rows.counters())
     begin = f"{start} + {span.tile}" if start != "0" else str(span.tile)
     first.lines.append(Nested(f"for {at} in range({begin}, {stop}{step}):{how}", inner.lines, names))
     parts.drain(first)

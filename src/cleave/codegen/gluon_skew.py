@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TURN = 256
 """Operations of products that take as long as one special function does."""
-SPECIAL = ("exp", "exp2", "log", "sin", "cos", "tanh", "erf", "sqrt", "rsqrt", "pow", "div")
+SPECIAL = ("exp", "exp2", "log", "sin", "cos", "tanh", "tanh_coarse", "erf", "sqrt", "rsqrt", "pow", "div")
 
 
 def in_turn(rows: Rows, scope: RowScope, loop: Loop) -> bool:
@@ -87,20 +87,23 @@ def summed(products: Sequence[ContractTile], body: Sequence[Statement]) -> dict[
 @dataclass(slots=True)
 class Late:
     """A product that waits for the next step: its statement and roles, the accumulator, the left operand's
-    variable (or none), and the tiles in shared memory that it reads, with their slots' variables."""
+    variable (or none) and `nothing`, a text for it while there is none, and the tiles in shared memory
+    that it reads, with their slots' variables."""
 
     statement: ContractTile
     roles: Roles
     target: str
     left: str
+    nothing: str
     reads: list[str]
 
 
 class Skew:
-    """Writes the steps of a skewed loop."""
+    """Writes the steps of a skewed loop. With `waits`, late products wait for their tiles also where the step
+    before has surely done so: their lines are for steps of another loop, too."""
 
-    def __init__(self, rows: Rows, loop: Loop, late: Sequence[ContractTile]) -> None:
-        self.rows, self.loop, self.late = rows, loop, list(late)
+    def __init__(self, rows: Rows, loop: Loop, late: Sequence[ContractTile], waits: bool = False) -> None:
+        self.rows, self.loop, self.late, self.waits = rows, loop, list(late), waits
         body = loop.body
         adds = {a: s for s in body if isinstance(s, Compute) and s.fn == "add" for a in s.args}
         ends = {value: target for target, value in loop.updates}
@@ -111,17 +114,28 @@ class Skew:
         rest = [s for s in body if not isinstance(s, Loop | Store) and s.out not in tails | lates]
         early = [s for s in rest if isinstance(s, ContractTile)]
         before = needed(rest, {a for p in early for a in p.args})
-        waits = depending(rest, set(self.targets.values()))
+        leaning = depending(rest, set(self.targets.values()))
         self.heads: Sequence[Statement] = [s for s in rest if s.out in before and s not in early]
         self.early = early
         self.onto = summed(early, body)
         onto = list(self.onto.values())
         rest = [s for s in rest if s.out not in before and s not in early and s not in onto]
-        self.middle = [s for s in rest if s.out not in waits]
-        self.after = [s for s in rest if s.out in waits]
+        self.middle = [s for s in rest if s.out not in leaning]
+        self.after = [s for s in rest if s.out in leaning]
         self.pending: list[Late] = []
         self.slots: dict[str, tuple[str, str]] = {}
         self.counts = uses_of(body)
+
+    def take_over(self, other: Skew) -> None:
+        """Go on with what the last step of another loop has left: the same accumulators and slots."""
+        self.pending, self.slots = other.pending, dict(other.slots)
+        for own, former in zip(self.late, other.late, strict=True):
+            names = [[a for a in p.args if self.ring(a) is not None] for p in (own, former)]
+            self.slots |= {a: other.slots[b] for a, b in zip(*names, strict=True)}
+
+    def befores(self) -> tuple[str, ...]:
+        """The variables of the slots of the step before."""
+        return tuple(dict.fromkeys(name for slots in self.slots.values() for name in slots))
 
     def write(self, scope: RowScope, statements: Sequence[Statement]) -> None:
         for s in statements:
@@ -225,7 +239,7 @@ class Skew:
         for p in pending:
             right = old[p.reads[-1]]
             for name in p.reads:
-                if old[name].wait:
+                if old[name].wait or self.waits:
                     scope.lines.append(Line(self.waiting(name)))
             b = scope.matrix(self.former(right, p.reads[-1]), right.order, p.roles.k, p.roles.n)
             a = p.left
@@ -285,7 +299,10 @@ class Skew:
                 text = scope.filled(convert(base, base.text, "f32"), base.lanes, lanes)
             if text != target.text:
                 lines.append(Line(f"{target.text} = {text}", target.text, kept=True))
-            self.pending.append(Late(product, roles, self.targets[product.out], own, reads))
+            rows_, columns, over = scope.lengths([roles.m, roles.n, roles.k])
+            kind = TYPES[scope.values[left].dtype]
+            nothing = f"gl.full(({rows_}, {over}), 0.0, {kind}, LEFT_{columns})"
+            self.pending.append(Late(product, roles, self.targets[product.out], own, nothing, reads))
         names = dict.fromkeys(name for p in self.pending for name in p.reads)
         for name in names:
             ring = self.ring(name)
@@ -295,7 +312,7 @@ class Skew:
                     self.slots[name] = taken.take(f"{name}_before"), taken.take(f"{name}_before_phase")
                 slot, phase = self.slots[name]
                 lines.append(Line(f"{slot} = {ring.name}_slot", slot, kept=True))
-                if rows.memory.held[name].wait:
+                if rows.memory.held[name].wait or self.waits:
                     lines.append(Line(f"{phase} = {ring.name}_phase", phase, kept=True))
         scope.lines += [*self.others(scope), *lines]
         rest = [s for s in self.loop.body if isinstance(s, Load) and s.out not in names]
@@ -313,7 +330,7 @@ class Skew:
         rows.read(scope, name)
         if value.dtype not in HALVES:
             raise Infeasible(f"{product.out} multiplies {value.dtype}; warp groups want 16 bits")
-        a = rows.operand(scope, product, scope.value(name), (roles.m, roles.k), value.dtype)
+        a = rows.in_registers(scope, product, roles, name)
         columns = scope.lengths([roles.n])[0]
         text = f"{variable} = gl.convert_layout({a}, LEFT_{columns})"
         scope.lines.append(Line(text, variable, kept=True))

@@ -1,9 +1,10 @@
 """Pointwise operations and reductions of tiles as Triton expressions (`cleave.ir.ops.MAPS`).
 
 `float16` and `bfloat16` are computed in float32 and rounded once per operation. Only functions that run on
-the device and in Triton's interpreter alike are used; what Triton lacks is written out in `HELPERS`, small
-device functions that are put into a module when an expression calls them. NaN passes max and min; division
-and square root are rounded correctly.
+the device and in Triton's interpreter alike are used (the one instruction of assembly is taught to it, see
+`runtime.triton_build`); what Triton lacks is written out in `HELPERS`, small device functions that are put
+into a module when an expression calls them. NaN passes max and min; division and square root are rounded
+correctly.
 """
 
 from __future__ import annotations
@@ -114,6 +115,14 @@ def tanh_single(x):
     large = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
     return tl.where(size < 0.625, small, tl.where(x < 0, large * -1.0, large))
 """,
+    "tanh_coarse": """
+@triton.jit
+def tanh_coarse(x):
+    # One instruction, within 2^-11 of the value.
+    return tl.inline_asm_elementwise(
+        "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+""",
     "tanh_double": """
 @triton.jit
 def tanh_double(x):
@@ -220,11 +229,16 @@ _FLOAT = {
 }  # fmt: skip
 _SINGLE = {
     "round": "round_even({0}, 8388608.0)", "tanh": "tanh_single({0})",
+    "tanh_coarse": "tanh_coarse({0})",
 }  # fmt: skip
 _ROUNDED = {"div": "tl.div_rn({0}, {1})", "reciprocal": "tl.div_rn(1.0, {0})", "sqrt": "tl.sqrt_rn({0})"}
 """Correctly rounded. A call each, around which a loop's registers spill: division takes 2 units in the last
 place instead unless numerics is `strict`."""
-_DOUBLE = {"round": "round_even({0}, 4503599627370496.0)", "tanh": "tanh_double({0})"}
+_DOUBLE = {
+    "round": "round_even({0}, 4503599627370496.0)",
+    "tanh": "tanh_double({0})",
+    "tanh_coarse": "tanh_double({0})",
+}
 _WHOLE = {
     "neg": "-{0}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})", "floor": "{0}",
     "ceil": "{0}", "trunc": "{0}", "round": "{0}", "floordiv": "floor_divide({0}, {1})",

@@ -304,15 +304,14 @@ class Scope:
             case SpanBound(index, end, offset):
                 span = self.spans[index]
                 return self.plus(span.end if end else span.start, self.params.extent(offset))
-            case PartBound(part, end):
+            case PartBound(part, end, offset):
                 chunk = self.params.chunk(part.dim)
                 assert isinstance(part.dim, Parts)
-                start = self.shared("part_start", f"{self.spans[part].position} * {chunk}")
-                if not end:
-                    return start
-                return self.shared(
-                    "part_stop", f"tl.minimum({start} + {chunk}, {self.params.size(part.dim.of)})"
-                )
+                found = start = self.shared("part_start", f"{self.spans[part].position} * {chunk}")
+                if end:
+                    stop = f"tl.minimum({start} + {chunk}, {self.params.size(part.dim.of)})"
+                    found = self.shared("part_stop", stop)
+                return self.plus(found, self.params.extent(offset))
             case AlignBound(inner, tile, up, origin):
                 return self._aligned(inner, tile, up, origin)
             case LimitBound(kind, bounds):

@@ -29,7 +29,7 @@ WIDTHS: Mapping[str, int] = {
 UNARY = frozenset(
     {"abs", "ceil", "cbrt", "convert", "cos", "copy", "erf", "exp", "exp2", "expm1", "floor", "id", "isnan"}
     | {"log", "log1p", "logistic", "neg", "not", "reciprocal", "round", "rsqrt", "sign", "sin", "sqrt"}
-    | {"tanh", "trunc"}
+    | {"tanh", "tanh_coarse", "trunc"}
 )
 BINARY = frozenset(
     {"add", "and", "atan2", "compare", "div", "eq", "floordiv", "ge", "gt", "le", "lt", "max", "min", "mod"}

@@ -128,7 +128,9 @@ _COMPARE: dict[str, Callable[..., Array]] = {
     "ne": np.not_equal,
 }  # fmt: skip
 
-_FLOATING = ("exp", "exp2", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "div")
+_FLOATING = (
+    "exp", "exp2", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "tanh_coarse", "erf", "sin", "cos", "div",
+)  # fmt: skip
 """These work in floats even where the result is an integer."""
 
 _POINTWISE: dict[str, Callable[..., Array]] = {
@@ -142,6 +144,7 @@ _POINTWISE: dict[str, Callable[..., Array]] = {
     "reciprocal": np.reciprocal,
     "abs": np.abs,
     "tanh": np.tanh,
+    "tanh_coarse": np.tanh,
     "erf": _erf,
     "sin": np.sin,
     "cos": np.cos,

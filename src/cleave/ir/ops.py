@@ -34,15 +34,21 @@ Number = bool | int | float | Fraction
 
 MAPS: dict[str, int] = {
     "id": 1, "cast": 1, "neg": 1, "exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "reciprocal": 1,
-    "abs": 1, "tanh": 1, "erf": 1, "sin": 1, "cos": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "sign":
-    1, "not": 1, "isnan": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "max": 2, "min": 2, "floordiv":
-    2, "mod": 2, "and": 2, "or": 2, "xor": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq": 2, "ne": 2, "shl": 2,
-    "shr": 2, "select": 3, "fma": 3,
+    "abs": 1, "tanh": 1, "tanh_coarse": 1, "erf": 1, "sin": 1, "cos": 1, "floor": 1, "ceil": 1, "round": 1,
+    "trunc": 1, "sign": 1, "not": 1, "isnan": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2, "max": 2,
+    "min": 2, "floordiv": 2, "mod": 2, "and": 2, "or": 2, "xor": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "eq":
+    2, "ne": 2, "shl": 2, "shr": 2, "select": 3, "fma": 3,
 }  # fmt: skip
 """Pointwise operations and how many arguments each takes. `select(p, a, b)` is `a` where `p` holds;
 `fma(a, b, c)` is `a b + c`, rounded once (`fma` and `exp2` are written by the scheduler, never captured).
+`tanh_coarse` is `tanh` within a relative error of `COARSE_ERROR`, odd, at most 1 in size, exact at 0 and the
+infinities (written by the precision pass, never captured).
 `max` and `min` pass NaN on; `round` rounds half to even; `cast` converts to the node's dtype. Integers wrap;
 `shl` and `shr` shift them by 0 to the width less one, `shr` keeping the sign."""
+
+COARSE_ERROR = 2.0**-10.9
+"""The relative error that coarse functions may have. A float16 is within 2^-11 of what it rounds, a bfloat16
+within 2^-9; `tanh.approx.f32` of NVIDIA's GPUs is within 2^-11 (PTX ISA)."""
 
 REDUCTIONS = ("sum", "max", "min", "prod", "any", "all")
 
@@ -447,8 +453,8 @@ def _gathers(value: Term) -> list[Access]:
 
 
 __all__ = [
-    "DTYPES", "FLOATS", "INTEGERS", "MAPS", "REDUCTIONS", "Access", "Atom", "Cat", "Const", "Contract",
-    "Input", "Map", "Node", "Number", "Op", "Position", "Reduce", "Scalar", "Scan", "SizeOf", "cat_node",
-    "const", "contract_node", "input_node", "make_node", "map_node", "number_key", "position", "rebuild",
-    "reduce_node", "scalar_node", "size",
+    "COARSE_ERROR", "DTYPES", "FLOATS", "INTEGERS", "MAPS", "REDUCTIONS", "Access", "Atom", "Cat", "Const",
+    "Contract", "Input", "Map", "Node", "Number", "Op", "Position", "Reduce", "Scalar", "Scan", "SizeOf",
+    "cat_node", "const", "contract_node", "input_node", "make_node", "map_node", "number_key", "position",
+    "rebuild", "reduce_node", "scalar_node", "size",
 ]  # fmt: skip

@@ -4,19 +4,24 @@ Algebra computes over the reals; here each value gets the dtype it is computed i
 float32 (float64 where the user's are). The operands of a product that matrix units can compute are
 narrowed to the dtype that the user's own product of the same tensors has; its accumulator stays float32.
 Casts among floats in the user's program are precision notes: they bind outputs, not intermediates.
+Functions that the user's program rounds to 16 bits need not be exact to the last places of float32: they
+become coarse ones, which a machine may have as one instruction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cleave.ir.candidate import Candidate, Condition, Element, Fold, Value
-from cleave.ir.ops import FLOATS, Access, Const, Contract, Input, Map, Node, Scalar, make_node
+from cleave.ir.ops import FLOATS, Access, Const, Contract, Input, Map, Node, Scalar, Scan, make_node
 from cleave.ir.program import Program, sort_nodes
 from cleave.ir.rewrite import Replaced, replace_access, replace_arguments, replace_nodes, rewrite
+from cleave.knobs import knobs
 
 NARROW = ("f16", "bf16")
+COARSE = {"tanh": "tanh_coarse"}
+"""Functions of which there is a coarse form, and that."""
 MOST_HALF = 65504.0
 MOST_EXPONENT = {"f32": 60.0, "f64": 600.0}
 """Largest exponents whose exponentials may be summed by the billion, and divided by, without overflow."""
@@ -27,7 +32,7 @@ def assign(candidate: Candidate, user: Program) -> Candidate:
 
     Inputs and outputs keep the dtypes of `user`, the program as captured."""
     products = _product_dtypes(user)
-    pass_ = _Pass(_wide(user), {n: products.get(n, "") for n in candidate.program.inputs})
+    pass_ = _Pass(_wide(user), {n: products.get(n, "") for n in candidate.program.inputs}, coarse_of(user))
     replaced = rewrite((o.node for o in candidate.program.outputs), pass_.visit)
     for output, wanted in zip(candidate.program.outputs, user.outputs, strict=True):
         replaced[output.node] = _cast(replaced[output.node], output.node, wanted.node.dtype)
@@ -36,6 +41,27 @@ def assign(candidate: Candidate, user: Program) -> Candidate:
     inner = dict(pass_.computed)
     folds = tuple(_assign_fold(fold, inner, pass_) for fold in candidate.folds)
     return replace(candidate, program=program, folds=folds)
+
+
+def coarse_of(user: Program) -> frozenset[str]:
+    """The functions that may be coarse in what stands for the user's program: those that it rounds to 16 bits
+    wherever it has them, and nothing where numerics is `strict`.
+
+    Wherever: to algebra a value is the same in all dtypes, so that a candidate may have one node for a value
+    that the user computes in two, and its dtype says nothing of where it goes."""
+    if knobs().numerics == "strict" or _wide(user) != "f32":
+        return frozenset()
+    found: dict[str, set[str]] = {}
+    programs, seen = [user], set[Program]()
+    while programs:
+        program = programs.pop()
+        for node in program.nodes:
+            if isinstance(node.op, Map) and node.op.fn in COARSE:
+                found.setdefault(node.op.fn, set()).add(node.dtype)
+            elif isinstance(node.op, Scan) and node.op.body not in seen:
+                seen.add(node.op.body)
+                programs.append(node.op.body)
+    return frozenset(fn for fn, dtypes in found.items() if dtypes <= set(NARROW))
 
 
 def narrows(condition: Condition, dtype: str) -> bool:
@@ -119,11 +145,11 @@ class _Pass:
     wide: str
     products: Mapping[Node, str]
     """The narrow dtype, if any, that each input is multiplied in."""
-
-    def __post_init__(self) -> None:
-        self.computed: dict[Node, Access] = {}
-        self.below: dict[Node, frozenset[Node]] = {}
-        self.narrowed: dict[Node, str] = {}
+    coarse: frozenset[str]
+    """The functions that may be coarse."""
+    computed: dict[Node, Access] = field(default_factory=dict[Node, Access])
+    below: dict[Node, frozenset[Node]] = field(default_factory=dict[Node, frozenset[Node]])
+    narrowed: dict[Node, str] = field(default_factory=dict[Node, str])
 
     def visit(self, node: Node, replaced: Replaced) -> Access:
         self.below[node] = frozenset({node} if isinstance(node.op, Input) else ()).union(
@@ -147,7 +173,24 @@ class _Pass:
             if dtype in NARROW:
                 self.narrowed[node] = dtype
             return narrow_product(pair_operands(replace_arguments(node, replaced, self.wide)), dtype).read()
-        return replace_arguments(node, replaced, self.wide).read()
+        return self.coarsened(replace_arguments(node, replaced, self.wide)).read()
+
+    def coarsened(self, node: Node) -> Node:
+        """The node with the coarse form of its function, if that may be."""
+        if not isinstance(node.op, Map) or node.op.fn not in self.coarse or node.dtype != "f32":
+            return node
+        return make_node(Map(COARSE[node.op.fn], node.op.args), node.axes, node.dtype)
+
+    def coarsened_program(self, program: Program) -> Program:
+        """The same of a whole program: one of a fold, so that equal values stay equal in it and around it."""
+        if not any(isinstance(n.op, Map) and n.op.fn in self.coarse for n in program.nodes):
+            return program
+
+        def visit(node: Node, replaced: Replaced) -> Access:
+            return self.coarsened(replace_arguments(node, replaced)).read()
+
+        nodes = sort_nodes([*program.inputs, *(o.node for o in program.outputs)])
+        return replace_nodes(program, rewrite(nodes, visit))
 
 
 def narrow_product(node: Node, dtype: str) -> Node:
@@ -189,8 +232,10 @@ def _assign_fold(fold: Fold, replaced: Replaced, pass_: _Pass) -> Fold:
     narrow = {pass_.narrowed[v.node] for v in fold.values if v.node in pass_.narrowed}
     dtype = min(narrow, default="")
     support = None if fold.support is None else replace_access(fold.support, replaced)
-    step = _assign_step(fold.step, dtypes, dtype)
-    return replace(fold, elements=elements, values=values, support=support, step=step)
+    step = pass_.coarsened_program(_assign_step(fold.step, dtypes, dtype))
+    merge, finish = pass_.coarsened_program(fold.merge), pass_.coarsened_program(fold.finish)
+    fold = replace(fold, elements=elements, values=values, support=support)
+    return replace(fold, step=step, merge=merge, finish=finish)
 
 
 def _assign_step(step: Program, dtypes: Mapping[str, str], product: str) -> Program:

@@ -51,6 +51,7 @@ class Peers(StrEnum):
 class Ablation(StrEnum):
     """What is left out of ours, or let in, in a row of its own."""
 
+    untuned = "untuned"
     no_algebra = "no-algebra"
     no_iterative_tiling = "no-iterative-tiling"
     no_horizontal = "no-horizontal"
@@ -73,7 +74,7 @@ AHEAD = "'cartpole': so many of its seconds go into building in all cores first;
 SIZES = "'cartpole': a number of environments; may be given several times (all of the study's)."
 LIMIT = "Begin no other point of a suite after so many seconds; --resume goes on."
 COLD = "Start with empty caches, so that compile times are of a first compile."
-WITHOUT = "Also time ours with this left out (reassociation: let in); may be given several times."
+WITHOUT = "Also time ours with this left out (reassociation: let in; untuned: no recipe). Repeatable."
 
 STUDIES = ("algebra", "search", "cartpole", "fusion")
 """Suites that are no cases to be timed against peers."""

@@ -420,11 +420,14 @@ def _not(x: torch.Tensor) -> torch.Tensor:
     return torch.logical_not(x).to(x.dtype) if x.dtype == torch.bool or x.is_floating_point() else ~x
 
 
-_FLOATING = ("exp", "exp2", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos", "div")
+_FLOATING = (
+    "exp", "exp2", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "tanh_coarse", "erf", "sin", "cos", "div",
+)  # fmt: skip
 _POINTWISE: Mapping[str, Callable[..., torch.Tensor]] = {
     "neg": torch.neg, "exp": torch.exp, "exp2": torch.exp2, "shl": torch.bitwise_left_shift,
     "shr": torch.bitwise_right_shift, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
-    "reciprocal": torch.reciprocal, "abs": torch.abs, "tanh": torch.tanh, "erf": torch.erf, "sin": torch.sin,
+    "reciprocal": torch.reciprocal, "abs": torch.abs, "tanh": torch.tanh, "tanh_coarse": torch.tanh,
+    "erf": torch.erf, "sin": torch.sin,
     "cos": torch.cos, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc,
     "sign": _sign, "not": _not, "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     "pow": torch.pow, "max": torch.maximum, "min": torch.minimum, "floordiv": torch.floor_divide,

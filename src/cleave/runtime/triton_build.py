@@ -10,11 +10,11 @@ import functools
 import importlib.util
 import subprocess
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,11 +53,16 @@ def is_interpreted(module: ModuleType, source: Source) -> bool:
     return any(isinstance(getattr(module, e.function), InterpretedFunction) for e in source.entries)
 
 
+ASSEMBLY: Mapping[str, Callable[[Any], Any]] = {"tanh.approx.f32": np.tanh}
+"""What the instructions compute that `codegen.triton_maps` writes in assembly, each of one float32."""
+
+
 @functools.cache
 def mend_interpreter() -> None:
     """Make Triton's interpreter fit for generated modules. It reduces by a function it does not know one
-    element at a time, hundreds of times slower than NumPy (whose `max` passes NaN on as ours do); and it
-    spreads the scalar result of a comparison over a block as a number of the compared type."""
+    element at a time, hundreds of times slower than NumPy (whose `max` passes NaN on as ours do); it
+    spreads the scalar result of a comparison over a block as a number of the compared type; and it knows no
+    assembly, of which generated modules have the instructions in `ASSEMBLY`."""
     from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
 
     known = {"larger": np.max, "smaller": np.min, "times": np.prod}
@@ -75,6 +80,13 @@ def mend_interpreter() -> None:
             return spread(self, kind, value)
         return TensorHandle(np.full(kind.shape, value.data.reshape(-1)[0]), value.dtype.scalar)
 
+    def create_inline_asm(self: Any, text: str, constraints: str, values: Any, *_: Any) -> Any:
+        (value,) = values
+        with np.errstate(all="ignore"):
+            data = ASSEMBLY[text.split()[0]](value.data)
+        return SimpleNamespace(get_result=lambda _: TensorHandle(data, value.dtype.scalar))
+
+    InterpreterBuilder.create_inline_asm = create_inline_asm  # pyright: ignore[reportAttributeAccessIssue]
     ReduceOps.generic_reduce = generic_reduce  # pyright: ignore[reportAttributeAccessIssue]
     InterpreterBuilder.create_splat = create_splat  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -121,12 +133,18 @@ class Report:
 
 
 def compile_for(source: Source, capability: int = 90) -> tuple[Report, ...]:
-    """Compile every kernel for a GPU of this capability, which need not be there: as a call with dense
-    tensors, aligned to 16 bytes, and sizes that are multiples of 16. `BuildError` if Triton refuses."""
+    """What every kernel compiles to for a GPU of this capability (`kernels_for`)."""
+    return tuple(report_of(name, kernel) for name, kernel in kernels_for(source, capability))
+
+
+def kernels_for(source: Source, capability: int = 90) -> list[tuple[str, Any]]:
+    """The names of all kernels and Triton's, compiled for a GPU of this capability, which need not be there:
+    as a call with dense tensors, aligned to 16 bytes, and sizes that are multiples of 16. `BuildError` if
+    Triton refuses."""
     module = load_module(source)
     if is_interpreted(module, source):
         raise BuildError("triton was imported with TRITON_INTERPRET=1 and compiles nothing")
-    return tuple(_compiled(getattr(module, entry.function), entry, capability) for entry in source.entries)
+    return [(e.kernel, _compiled(getattr(module, e.function), e, capability)) for e in source.entries]
 
 
 _POINTERS = {
@@ -135,7 +153,7 @@ _POINTERS = {
 }  # fmt: skip
 
 
-def _compiled(function: Any, entry: Entry, capability: int) -> Report:
+def _compiled(function: Any, entry: Entry, capability: int) -> Any:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -145,8 +163,7 @@ def _compiled(function: Any, entry: Entry, capability: int) -> Report:
         from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
     source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     with refusing(entry):
-        kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options_of(entry))
-    return report_of(entry.kernel, kernel)
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options_of(entry))
 
 
 FEW_REGISTERS = "Insufficient registers"

@@ -58,6 +58,8 @@ WIDE = NARROW_LIMIT
 FAR = 1 << 31
 """From this many elements between a tensor's first and last on, offsets are 64 bits wide."""
 MOST_BLOCKS = (1 << 31) - 1
+SPARED = 16
+"""Of so many cores one may be without a block."""
 MOST_UNEVEN = 32
 """Tiles of an axis, each longer than the one before, up to which a block per core balances as well as the GPU
 does with a block per tile, and a tile's loads start before the one before it has ended."""
@@ -303,7 +305,7 @@ class TritonLauncher(Launcher):
             if blocks:
                 uneven = max((-(-size_of(a.index.dim, sizes) // a.tile) for a in entry.uneven), default=0)
                 if entry.persistent and uneven <= MOST_UNEVEN:
-                    blocks = min(blocks, cores_of(devices[0].index or 0))
+                    blocks = in_rounds(blocks, cores_of(devices[0].index or 0))
                 function = getattr(module, entry.function)
                 launch = self._launch(entry, function, blocks, sizes, lengths, strides, wide)
                 if closing is not None:
@@ -416,6 +418,13 @@ def counts_of(kernel: Kernel, closing: Kernel, sizes: Mapping[Dim, int]) -> int:
     """How many numbers the blocks of a kernel count on for the one that is merged into it."""
     axes = (axis for axis, _ in joint_of(kernel, closing).pairs)
     return prod(max(1, -(-size_of(axis.index.dim, sizes) // axis.tile)) for axis in axes)
+
+
+def in_rounds(tiles: int, cores: int) -> int:
+    """How many blocks do tiles one after another: one a core, or somewhat fewer that all have the same number
+    of them. A block more does not end sooner, and one whose core comes late holds nobody up."""
+    fewer = -(-tiles // max(1, -(-tiles // cores)))
+    return fewer if fewer * SPARED >= cores * (SPARED - 1) else min(tiles, cores)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cleave.errors import Bug
 from cleave.ir.dims import NO_EXTENT, Dim, Extent, Index, Union, extent
 from cleave.ir.ops import INTEGERS
 from cleave.schedule.tiles import AlignBound, Bound, LimitBound, PartBound, SizeBound, SpanBound
@@ -47,12 +48,14 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of a loop. `facts` hold for every element of every tile in it; `exact`: all tiles full."""
+    """A stretch of a loop. `facts` hold for every element of every tile in it; `exact`: all tiles full;
+    `closed`: none of what the loop accumulates goes on behind its stop."""
 
     start: Bound
     stop: Bound
     exact: bool
     facts: tuple[Affine, ...]
+    closed: bool = False
 
 
 def affine_of(value: Value) -> Affine | None:
@@ -226,9 +229,14 @@ def range_of(loop: LoopPlan) -> _Range:
     )
 
 
-def segments(loop: LoopPlan, tile: int, sizes: Mapping[Dim, int]) -> tuple[Segment, ...]:
-    """The stretches of a loop, in order: border, interior, border; those that are surely empty are left
-    out. `sizes` holds what is known at compile time. Tiles are aligned to the loop's first position."""
+def segments(
+    loop: LoopPlan, tile: int, sizes: Mapping[Dim, int], *, backwards: bool = False
+) -> tuple[Segment, ...]:
+    """The stretches of a loop: border, interior, border; those that are surely empty are left out. `sizes`
+    holds what is known at compile time. Tiles are aligned to the loop's first position.
+
+    Asked for `backwards`, the last border comes first, and the interior leaves it one position at least: a
+    border that is never empty can start what the interior goes on with."""
     start, stop = _ends(loop)
     size = _static(loop.index.dim, sizes) if loop.mode in ("whole", "map") else None
     if loop.mode == "merge" or loop.sequential:
@@ -238,19 +246,50 @@ def segments(loop: LoopPlan, tile: int, sizes: Mapping[Dim, int]) -> tuple[Segme
         return _plain_segments(start, stop, tile, size)
     first = _align(_limit("max", (start, *where.live_low)), tile, False, start)
     last = _limit("min", (stop, *where.live_high))
-    inner_stop = _align(_limit("min", (stop, *where.full_high)), tile, False, start)
+    bordered = size is None or size % tile > 0 or bool(where.full_low or where.full_high)
+    backwards = backwards and bordered
+    ends = (stop, *where.full_high)
+    ends = tuple(_before(bound) for bound in ends) if backwards else ends
+    inner_stop = _align(_limit("min", ends), tile, False, start)
+    within = any(_within(bound, loop.index.dim) for bound in where.live_high)
+    closed = backwards and within and loop.mode != "part"
     found: list[Segment] = []
     inner_start = first
     if where.full_low:
         inner_start = _align(_limit("max", (start, *where.full_low)), tile, True, start)
-        found.append(Segment(first, _limit("min", (inner_start, last)), False, ()))
+        found.append(Segment(first, _limit("min", (inner_start, last)), False, (), closed))
     found.append(Segment(inner_start, inner_stop, True, where.facts))
     rest = inner_stop
-    if where.full_low or where.full_high:
+    if where.full_low or where.full_high or backwards:
         rest = _limit("max", (inner_start, inner_stop))
-    if size is None or size % tile or where.full_low or where.full_high:
-        found.append(Segment(rest, last, False, ()))
-    return tuple(found)
+    if bordered:
+        found.append(Segment(rest, last, False, (), closed))
+    return tuple(found[::-1] if backwards else found)
+
+
+def _within(bound: Bound, dim: Dim) -> bool:
+    """Whether a bound is surely at most the size of a dim."""
+    match bound:
+        case SizeBound(size):
+            room = extent(0, (dim, 1)) - size
+        case SpanBound(index, _, offset):
+            room = extent(0, (dim, 1)) - extent(0, (index.dim, 1)) - offset
+        case _:
+            return False
+    return not room.terms and room.const >= 0
+
+
+def _before(bound: Bound) -> Bound:
+    """The bound, one position earlier."""
+    match bound:
+        case SizeBound(size):
+            return SizeBound(size - Extent(1))
+        case SpanBound(index, end, offset):
+            return SpanBound(index, end, offset - Extent(1))
+        case PartBound(part, end, offset):
+            return PartBound(part, end, offset - Extent(1))
+        case _:
+            raise Bug(f"no position comes before {bound}")
 
 
 def _plain_segments(start: Bound, stop: Bound, tile: int, size: int) -> tuple[Segment, ...]:

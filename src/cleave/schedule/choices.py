@@ -236,6 +236,7 @@ def _parts_of(built: Built, tiling: Tiling, over: Dim, sizes: Mapping[Dim, int],
     outer = {*tiling.grid, *tiling.whole}
     tile = max((t for i, t in tiling.tiles.items() if i.dim == over and i not in outer), default=1)
     held = shared_bytes(built, tiling) if only_loads(built.graph) else 0
+    held = machine.core_bytes if tiling.groups else held
     return parts_for(_blocks(tiling, sizes), tile, held, over, sizes, machine)
 
 
@@ -245,7 +246,8 @@ def parts_for(
     """How many parts fill the machine: as many as there are free places for blocks, but each part with
     some tiles; a grid that fills the machine by itself is not split. `held` are the bytes of a core's fast
     memory that limit how many blocks are beside each other (0: nothing does): where a block computes
-    between its products, one that only waits for its place is still worth having."""
+    between its products, one that only waits for its place is still worth having. Warp groups take all
+    registers of a core."""
     beside = machine.blocks_per_core
     if machine.kind == "cuda" and held:
         beside = max(1, min(beside, machine.core_bytes // held))
@@ -261,6 +263,7 @@ def kernel_parts(kernel: Kernel, over: Dim, sizes: Mapping[Dim, int], machine: M
     loops = (s for s in statements(kernel.body) if isinstance(s, Loop))
     tile = max((loop.tile for loop in loops if loop.index.dim == over), default=1)
     held = held_bytes(kernel) if streams(kernel) else 0
+    held = machine.core_bytes if kernel.groups else held
     return parts_for(blocks, tile, held, over, sizes, machine)
 
 

@@ -46,6 +46,7 @@ SPECIAL = frozenset(
         "rsqrt",
         "reciprocal",
         "tanh",
+        "tanh_coarse",
         "erf",
         "sin",
         "cos",
@@ -375,12 +376,13 @@ class Count:
                 return self._at(extent)
             case SpanBound(index, end, offset):
                 return self._spans[index][1 if end else 0] + self._at(offset)
-            case PartBound(part, end):
+            case PartBound(part, end, offset):
                 assert isinstance(part.dim, Parts)
                 size = size_of(part.dim.of, self.sizes)
                 chunk = -(-size // np.maximum(1, self.size(part)))
                 first = self._spans[part][0]
-                return np.minimum(size, (first + 1) * chunk) if end else first * chunk
+                limit = np.minimum(size, (first + 1) * chunk) if end else first * chunk
+                return limit + self._at(offset)
             case AlignBound(inner, tile, up, origin):
                 base = self._bound(origin)
                 gap = self._bound(inner) - base

@@ -290,12 +290,13 @@ class _Block:
                 return extent.at(self.call.sizes)
             case SpanBound(index, end, offset):
                 return self.span(index)[end] + offset.at(self.call.sizes)
-            case PartBound(part, end):
+            case PartBound(part, end, offset):
                 if not isinstance(part.dim, Parts):
                     raise self.bug(f"index {self.name(part)} counts no parts")
                 length = self.call.lengths[part.dim]
                 number = self.span(part)[0] + end
-                return min(size_of(part.dim.of, self.call.sizes), number * length)
+                limit = min(size_of(part.dim.of, self.call.sizes), number * length)
+                return limit + offset.at(self.call.sizes)
             case AlignBound(inner, tile, up, origin):
                 start = self.bound(origin)
                 gap = self.bound(inner) - start

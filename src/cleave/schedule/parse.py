@@ -319,14 +319,11 @@ class _KernelParser:
             case "min" | "max":
                 return LimitBound(token.text, tuple(cursor.sequence(self.bound, ")")))
             case "part_start" | "part_end":
-                bound: Bound = PartBound(self.index(), token.text == "part_end")
-                cursor.expect(")")
-                return bound
+                part = self.index()
+                return PartBound(part, token.text == "part_end", self.offset())
             case "start" | "end":
                 index = self.index()
-                cursor.expect(")")
-                offset = _extent(cursor) if cursor.at("-") or cursor.accept("+") else Extent()
-                return SpanBound(index, token.text == "end", offset)
+                return SpanBound(index, token.text == "end", self.offset())
             case _:
                 inner = self.bound()
                 cursor.expect(",")
@@ -334,6 +331,12 @@ class _KernelParser:
                 origin = self.bound() if cursor.accept(",") else ZERO
                 cursor.expect(")")
                 return AlignBound(inner, tile, token.text == "align_up", origin)
+
+    def offset(self) -> Extent:
+        """What is added to a bound, behind its bracket."""
+        cursor = self.cursor
+        cursor.expect(")")
+        return _extent(cursor) if cursor.at("-") or cursor.accept("+") else Extent()
 
     # ------------------------------------------------------------ statements
 
@@ -372,7 +375,7 @@ class _KernelParser:
         start = self.bound()
         cursor.expect("to")
         stop = self.bound()
-        exact = cursor.accept("exact")
+        exact, closed = cursor.accept("exact"), cursor.accept("closed")
         cursor.expect("{")
         body, update = self.body()
         updates: list[tuple[str, str]] = []
@@ -381,7 +384,7 @@ class _KernelParser:
             while cursor.accept(","):
                 updates.append(self.update())
             cursor.expect("}")
-        return Loop(index, tile, start, stop, exact, body, tuple(updates))
+        return Loop(index, tile, start, stop, exact, body, tuple(updates), closed)
 
     def update(self) -> tuple[str, str]:
         name = self.value()

@@ -7,8 +7,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cleave.ir.dims import Dim, Index, Parts, size_of
-from cleave.schedule.tiles import AlignBound, Bound, Kernel, Loop, PartBound, Statement, TileProgram
+from cleave.ir.dims import NO_EXTENT, Dim, Index, Parts, size_of
+from cleave.schedule.tiles import (
+    AlignBound,
+    Bound,
+    Kernel,
+    LimitBound,
+    Loop,
+    PartBound,
+    Statement,
+    TileProgram,
+)
 
 
 def split_steps(tiles: TileProgram) -> dict[Dim, int]:
@@ -41,15 +50,25 @@ def without_borders(tiles: TileProgram, kernel: Kernel) -> Kernel:
 def ends_with_dim(loop: Loop, steps: Mapping[Dim, int]) -> bool:
     """Whether a loop up to the end of a part, where parts are a multiple of `steps` long, has a tile that is
     not full only at the end of the whole dim: tiles are counted from where the part starts, and divide it."""
-    match loop.start, loop.stop:
-        case (
-            PartBound(first, False) | AlignBound(_, _, _, PartBound(first, False)),
-            PartBound(part, True),
-        ) if first == part:
-            aligned = not isinstance(loop.start, AlignBound) or loop.start.tile % loop.tile == 0
-            return aligned and steps.get(part.dim, 1) % loop.tile == 0
-        case _:
-            return False
+    part = _end_of(loop.stop)
+    if part is None or steps.get(part.dim, 1) % loop.tile:
+        return False
+    starts = loop.start.bounds if isinstance(loop.start, LimitBound) else (loop.start,)
+    return all(_counted_from(start, part, loop.tile) for start in starts)
+
+
+def _end_of(bound: Bound) -> Index | None:
+    """The index of the part whose end a bound is."""
+    if isinstance(bound, PartBound) and bound.end and bound.offset == NO_EXTENT:
+        return bound.part
+    return None
+
+
+def _counted_from(bound: Bound, part: Index, tile: int) -> bool:
+    """Whether a bound is some tiles behind a part's start."""
+    if isinstance(bound, AlignBound):
+        return bound.tile % tile == 0 and bound.origin == PartBound(part, False)
+    return bound == PartBound(part, False)
 
 
 def _loops_without(
@@ -71,7 +90,9 @@ def _loops_without(
 def _whole(bound: Bound, steps: Mapping[Dim, int], sizes: Mapping[Dim, int]) -> Index | None:
     """The index of the part whose end a bound is, rounded down to tiles that divide every part."""
     match bound:
-        case AlignBound(PartBound(part, True), tile, False, PartBound(other, False)) if part == other:
+        case AlignBound(inner, tile, False, origin) if (part := _end_of(inner)) is not None:
+            if origin != PartBound(part, False):
+                return None
             assert isinstance(part.dim, Parts)
             known = part.dim.of in sizes
             if known and size_of(part.dim.of, sizes) % tile == 0 and steps.get(part.dim, 1) % tile == 0:

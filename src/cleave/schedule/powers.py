@@ -206,7 +206,7 @@ def _reach(name: str, known: Mapping[str, Value]) -> float:
     match known.get(name):
         case ContractTile(dtype="f32"):
             return 0.0
-        case Compute(fn="tanh" | "erf" | "sin" | "cos", dtype="f32"):
+        case Compute(fn="tanh" | "tanh_coarse" | "erf" | "sin" | "cos", dtype="f32"):
             return 1.0
         case Compute(fn="add" | "sub", dtype="f32", args=args):
             return sum(_reach(a, known) for a in args)

@@ -228,8 +228,9 @@ class KernelText:
             case SpanBound(index, end, offset):
                 start = f"{'end' if end else 'start'}({self.index(index)})"
                 return join_signed([(1, start), *((c, dim_text(d)) for d, c in offset.terms)], offset.const)
-            case PartBound(part, end):
-                return f"{'part_end' if end else 'part_start'}({self.index(part)})"
+            case PartBound(part, end, offset):
+                start = f"{'part_end' if end else 'part_start'}({self.index(part)})"
+                return join_signed([(1, start), *((c, dim_text(d)) for d, c in offset.terms)], offset.const)
             case AlignBound(inner, tile, up, origin):
                 since = f", {self.bound(origin)}" if origin != ZERO else ""
                 return f"{'align_up' if up else 'align_down'}({self.bound(inner)}, {tile}{since})"
@@ -262,7 +263,7 @@ class KernelText:
     def _loop(self, loop: Loop) -> list[str]:
         head = f"for {self.declare(loop.index)} by {loop.tile}"
         start, stop = f"from {self.bound(loop.start)}", f"to {self.bound(loop.stop)}"
-        stop += f"{' exact' if loop.exact else ''} {{"
+        stop += f"{' exact' if loop.exact else ''}{' closed' if loop.closed else ''} {{"
         lines = [f"{head} {start} {stop}"]
         if len(lines[0]) > _WIDTH - 8:
             lines = [head, f"    {start}", f"    {stop}"]

@@ -47,11 +47,12 @@ class SpanBound:
 
 @dataclass(frozen=True, slots=True)
 class PartBound:
-    """Where the block's part of a split dim starts, or ends: part `p` is
+    """Where the block's part of a split dim starts, or ends, plus an extent: part `p` is
     `[min(|K|, p * chunk), min(|K|, (p + 1) * chunk))`, with the chunk length an argument of the kernel."""
 
     part: Index
     end: bool
+    offset: Extent = NO_EXTENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,8 @@ class Carry:
 class Loop:
     """Run `body` for each tile of `index` in `[start, stop)`, then `updates` (all at once): each pair sets
     a carried accumulator to a value of the body. `exact`: every tile is full, so nothing is masked on this
-    index. `name` tells loops over one index apart in text."""
+    index. `closed`: from `stop` on a predicate makes nothing of all that the body accumulates, so what does
+    not leave its tensors need not be masked on this index."""
 
     index: Index
     tile: int
@@ -177,6 +179,7 @@ class Loop:
     exact: bool
     body: tuple[Statement, ...]
     updates: tuple[tuple[str, str], ...]
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

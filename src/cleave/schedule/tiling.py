@@ -224,7 +224,7 @@ class _Writer:
             home.body.append(Carry(name, self._axes(slot.axes), slot.dtype, init))
         depth = self._scopes.index(home) + 1
         inner, self._scopes = self._scopes[depth:], self._scopes[:depth]
-        for segment in segments(loop, tile, self._sizes):
+        for segment in segments(loop, tile, self._sizes, backwards=self._tiling.groups > 0):
             scope = _Scope(loop, segment.facts)
             self._scopes.append(scope)
             updates: list[tuple[str, str]] = []
@@ -245,6 +245,7 @@ class _Writer:
                 segment.exact,
                 tuple(scope.body),
                 tuple(updates),
+                segment.closed,
             )
             home.body.append(body)
         self._scopes += inner

@@ -27,6 +27,7 @@ from cleave.ir.program import Program
 from cleave.ir.text import print_program
 from cleave.knobs import knobs
 from cleave.pipeline import TARGETS, fits, usable
+from cleave.runtime.joining import with_earlier
 from cleave.runtime.recipes import Recipe, candidate_digest, recipe_of, remember, save
 from cleave.runtime.tune import jobs_here, tune
 from cleave.runtime.tune_point import Choice, Limits, Point, Tuned, Watch
@@ -98,7 +99,7 @@ def tune_all(
         """The recipe of a wish, from what is known by now."""
         own = tuple(found[n] for n, wish in enumerate(places) if wish == place and n in found)
         try:
-            recipe = recipe_of(own)
+            recipe = with_earlier(recipe_of(own), where)
         except Invalid as error:
             return Done(own, None, None, str(error))
         path: Path | None = None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleave.ir.dims import Atom, Dim, Index, extent, term, var
-from cleave.schedule.bounds import affine_of, inequalities, known, segments
+from cleave.schedule.bounds import Order, affine_of, inequalities, known, segments
 from cleave.schedule.tiles import AlignBound, Bound, LimitBound, PartBound, SizeBound, SpanBound
 from cleave.schedule.values import FillOf, Graph, LocateOf, LoopPlan, MeasureOf, Value
 
@@ -62,10 +62,10 @@ def value_at(bound: Bound, sizes: dict[Dim, int], span: tuple[int, int]) -> int:
 @settings(max_examples=80, deadline=None)
 @given(
     s=st.integers(1, 20), t=st.integers(0, 30), w=st.integers(0, 25), tile=st.sampled_from([2, 4, 8]),
-    rows=st.sampled_from([1, 4, 8]), windowed=st.booleans(), backwards=st.booleans(),
+    rows=st.sampled_from([1, 4, 8]), windowed=st.booleans(), order=st.sampled_from(Order),
 )  # fmt: skip
 def test_segments_visit_each_live_element_once(
-    s: int, t: int, w: int, tile: int, rows: int, windowed: bool, backwards: bool
+    s: int, t: int, w: int, tile: int, rows: int, windowed: bool, order: Order
 ) -> None:
     sizes: dict[Dim, int] = {S: s, T: t, W: w}
     graph = Graph()
@@ -75,7 +75,8 @@ def test_segments_visit_each_live_element_once(
         span = (first, min(s, first + rows))
         seen: list[int] = []
         steps: list[bool] = []
-        for segment in segments(loop, tile, {}, backwards=backwards):
+        backwards = order is not Order.FORWARDS
+        for segment in segments(loop, tile, {}, order):
             start, stop = value_at(segment.start, sizes, span), value_at(segment.stop, sizes, span)
             steps.append(start < stop)
             if start >= stop:
@@ -130,14 +131,16 @@ def test_backwards_the_last_border_comes_first_and_has_a_step() -> None:
     from cleave.ir.dims import Parts
 
     part = Index(Parts(T), 5)
-    border, interior = segments(LoopPlan(KEY, "part", part), 16, {}, backwards=True)
+    border, interior = segments(LoopPlan(KEY, "part", part), 16, {}, Order.BACKWARDS)
     before = PartBound(part, True, extent(-1))
     assert interior.exact and interior.stop == AlignBound(before, 16, False, PartBound(part, False))
     assert border.start == LimitBound("max", (PartBound(part, False), interior.stop))
     assert not border.closed, "it ends where the part does, and the next part goes on"
-    border, interior = segments(LoopPlan(KEY, "whole"), 16, {}, backwards=True)
+    border, interior = segments(LoopPlan(KEY, "whole"), 16, {}, Order.BACKWARDS)
     assert interior.exact and not border.exact and not border.closed
-    assert [s.exact for s in segments(LoopPlan(KEY, "whole"), 16, {T: 64}, backwards=True)] == [True]
+    plain = segments(LoopPlan(KEY, "whole"), 16, {}, Order.BACKWARDS_IF_ENDED)
+    assert plain == segments(LoopPlan(KEY, "whole"), 16, {}), "no predicate ends it"
+    assert [s.exact for s in segments(LoopPlan(KEY, "whole"), 16, {T: 64}, Order.BACKWARDS)] == [True]
 
 
 def test_one_accumulator_without_support_keeps_the_loop_whole() -> None:

@@ -60,7 +60,7 @@ FAR = 1 << 31
 MOST_BLOCKS = (1 << 31) - 1
 SPARED = 16
 """Of so many cores one may be without a block."""
-MOST_UNEVEN = 32
+MOST_UNEVEN = 64
 """Tiles of an axis, each longer than the one before, up to which a block per core balances as well as the GPU
 does with a block per tile, and a tile's loads start before the one before it has ended."""
 SHARED_LIMITS = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}

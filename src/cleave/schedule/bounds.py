@@ -9,6 +9,7 @@ not expressible as a `Bound`, narrows nothing and stays masked.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -229,14 +230,23 @@ def range_of(loop: LoopPlan) -> _Range:
     )
 
 
+class Order(enum.Enum):
+    """In which order the stretches of loops come: first to last, last to first, or the latter only where a
+    predicate ends the loop."""
+
+    FORWARDS = 0
+    BACKWARDS = 1
+    BACKWARDS_IF_ENDED = 2
+
+
 def segments(
-    loop: LoopPlan, tile: int, sizes: Mapping[Dim, int], *, backwards: bool = False
+    loop: LoopPlan, tile: int, sizes: Mapping[Dim, int], order: Order = Order.FORWARDS
 ) -> tuple[Segment, ...]:
     """The stretches of a loop: border, interior, border; those that are surely empty are left out. `sizes`
     holds what is known at compile time. Tiles are aligned to the loop's first position.
 
-    Asked for `backwards`, the last border comes first, and the interior leaves it one position at least: a
-    border that is never empty can start what the interior goes on with."""
+    Backwards, the last border comes first, and the interior leaves it one position at least: a border that is
+    never empty can start what the interior goes on with."""
     start, stop = _ends(loop)
     size = _static(loop.index.dim, sizes) if loop.mode in ("whole", "map") else None
     if loop.mode == "merge" or loop.sequential:
@@ -247,7 +257,8 @@ def segments(
     first = _align(_limit("max", (start, *where.live_low)), tile, False, start)
     last = _limit("min", (stop, *where.live_high))
     bordered = size is None or size % tile > 0 or bool(where.full_low or where.full_high)
-    backwards = backwards and bordered
+    asked = order is Order.BACKWARDS or (order is Order.BACKWARDS_IF_ENDED and bool(where.full_high))
+    backwards = asked and bordered
     ends = (stop, *where.full_high)
     ends = tuple(_before(bound) for bound in ends) if backwards else ends
     inner_stop = _align(_limit("min", ends), tile, False, start)

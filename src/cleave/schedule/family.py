@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cleave.ir.dims import Dim, Extent, Index
 from cleave.knobs import knobs
-from cleave.schedule.bounds import Segment, segments
+from cleave.schedule.bounds import Order, Segment, segments
 from cleave.schedule.counting import Sheet, Stretch, Tally, column, statements
 from cleave.schedule.kernels import Built
 from cleave.schedule.machine import Machine
@@ -95,38 +95,35 @@ class Families:
     def __init__(self, built: Built) -> None:
         self._built = built
         self._known: dict[Dim, int] = {a: s for a, s in built.spec.program.sizes if not isinstance(s, Extent)}
-        self._stretches: dict[bool, dict[tuple[Index, int], Stretches]] = {False: {}, True: {}}
+        self._stretches: dict[Order, dict[tuple[Index, int], Stretches]] = {order: {} for order in Order}
         self._forms: dict[Index, list[object]] = {}
-        self._form: dict[tuple[Index, int, bool], int] = {}
+        self._form: dict[tuple[Index, int, Order], int] = {}
         self._made: dict[object, Family] = {}
 
     def of(self, tiling: Tiling, machine: Machine, order: Sequence[str]) -> Family:
         """The family of a tiling. `order` lists the names of all tensors of the tile program."""
-        grouped = tiling.groups > 0
         plans = self._built.graph.loops
-        loops = tuple(self._cut(loop.index, tiling.tiles[loop.index], grouped) for loop in plans)
+        loops = tuple(self._cut(loop.index, tiling.tiles[loop.index], tiling.order) for loop in plans)
         single = tuple(tiling.tiles[i] == 1 for i in tiling.grid)
         strict = knobs().numerics == "strict"
         key = (machine.kind, machine.group, strict, tuple(order), tiling.grid, tiling.whole, tiling.lanes)
-        key = (*key, grouped)
+        key = (*key, tiling.order)
         family = self._made.get((key, single, loops))
         if family is None:
             family = self._made[key, single, loops] = self._write(tiling, machine, order, strict)
         return family
 
-    def _cut(self, index: Index, tile: int, grouped: bool) -> int:
-        """Which of the forms that a loop can have it has with this tile, as a number. With warp groups a
-        loop's last border comes first."""
-        form = self._form.get((index, tile, grouped))
+    def _cut(self, index: Index, tile: int, order: Order) -> int:
+        """Which of the forms that a loop can have it has with this tile, as a number."""
+        form = self._form.get((index, tile, order))
         if form is None:
             loop = next(x for x in self._built.graph.loops if x.index == index)
-            found = segments(loop, tile, self._known, backwards=grouped)
-            self._stretches[grouped][index, tile] = found
+            found = self._stretches[order][index, tile] = segments(loop, tile, self._known, order)
             forms = self._forms.setdefault(index, [])
             shape = tuple((s.exact, s.facts, s.closed) for s in found)
             if shape not in forms:
                 forms.append(shape)
-            form = self._form[index, tile, grouped] = forms.index(shape)
+            form = self._form[index, tile, order] = forms.index(shape)
         return form
 
     def _write(self, tiling: Tiling, machine: Machine, order: Sequence[str], strict: bool) -> Family:
@@ -138,4 +135,4 @@ class Families:
                 kernel, groups = replace(kernel, descriptors=True), machine.group
             kernel = kernel if strict else in_base_two(kernel)
         loops = sum(isinstance(s, Loop) for s in statements(kernel.body))
-        return Family(kernel, groups, self._stretches[tiling.groups > 0], loops)
+        return Family(kernel, groups, self._stretches[tiling.order], loops)

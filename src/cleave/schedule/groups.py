@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from cleave.ir.dims import Index
+from cleave.schedule.bounds import Order
 from cleave.schedule.kernels import Built
 from cleave.schedule.machine import Machine, width
 from cleave.schedule.tiles import Compute, ContractTile, Loop, Statement
@@ -34,6 +35,8 @@ LEFT_OVER, STEPPED_OVER = 1.5, 2.25
 tile of a step in 32 bits and what is multiplied of the step before, in 16; and more where a function of it
 takes several steps."""
 STEPPED = ("tanh", "erf", "sin", "cos", "log", "pow")
+WIDE_SUMS = 64
+"""Registers of a thread that hold a sum, from which on code is large."""
 COLUMN_REGISTERS = {2: 176}
 """The same where groups share columns. Only tiles of one step are in registers then, not those of two."""
 THREADS = 32 * WARPS
@@ -54,6 +57,17 @@ def grouped(built: Built, tiling: Tiling, machine: Machine, rows: frozenset[Inde
 def shares_columns(tiling: Tiling) -> bool:
     """Whether the groups of a tiling share the columns of sums: there are rows for one group."""
     return prod(tiling.tiles[i] for i in tiling.grid) < GROUP_ROWS * tiling.groups
+
+
+def order_of(graph: Graph, tiling: Tiling) -> Order:
+    """Which loops of a tiling begin with their last border (`bounds.segments`). Without a predicate that
+    means masks for a tile that is often full (1 us each at 64 columns), and pays where code would be too
+    large for the instruction caches: with wide sums (128 columns: 77 KiB; 63 with the border first)."""
+    if not tiling.groups or shares_columns(tiling):
+        return Order.FORWARDS
+    sums = [prod(tiling.tiles[i] for i in slot.axes) for slot in graph.slots]
+    wide = max(sums, default=0) >= WIDE_SUMS * THREADS * tiling.groups
+    return Order.BACKWARDS if wide else Order.BACKWARDS_IF_ENDED
 
 
 def has_registers(graph: Graph, tiling: Tiling, carried: int, largest: int) -> bool:

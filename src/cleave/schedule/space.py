@@ -20,6 +20,7 @@ from cleave.schedule.groups import (
     PIECE,
     grouped,
     has_registers,
+    order_of,
     stored_bytes,
 )
 from cleave.schedule.kernels import Built, fixed_atoms
@@ -476,8 +477,8 @@ def _grouped(tiling: Tiling, space: _Space) -> list[Tiling]:
         taken = registers_of(space.built, one, most=4)  # positions have 32 bits
         if not has_registers(space.built.graph, one, *taken):
             continue
-        wished = [] if not fitting else [fitting[-1]]
-        found += [Tiling(one.grid, one.tiles, one.whole, one.lanes, one.warps, n, one.groups) for n in wished]
+        order = order_of(space.built.graph, one)
+        found += [replace(one, stages=n, order=order) for n in fitting[-1:]]
     return found
 
 

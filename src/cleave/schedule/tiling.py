@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Atom, Dim, Index, Part, Parts, Term
-from cleave.schedule.bounds import Affine, known, segments
+from cleave.schedule.bounds import Affine, Order, known, segments
 from cleave.schedule.placing import Places, place
 from cleave.schedule.tiles import (
     Carry,
@@ -54,7 +54,8 @@ from cleave.schedule.values import (
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """The numbers of one schedule: the grid's indices in order, a tile for every index of the kernel, the
-    indices that every block spans, those that play one role together, and wishes for a GPU."""
+    indices that every block spans, those that play one role together, wishes for a GPU, and the order of the
+    stretches of loops."""
 
     grid: tuple[Index, ...]
     tiles: Mapping[Index, int]
@@ -63,6 +64,7 @@ class Tiling:
     warps: int = 4
     stages: int = 2
     groups: int = 0
+    order: Order = Order.FORWARDS
 
 
 @dataclass(eq=False, slots=True)
@@ -224,7 +226,7 @@ class _Writer:
             home.body.append(Carry(name, self._axes(slot.axes), slot.dtype, init))
         depth = self._scopes.index(home) + 1
         inner, self._scopes = self._scopes[depth:], self._scopes[:depth]
-        for segment in segments(loop, tile, self._sizes, backwards=self._tiling.groups > 0):
+        for segment in segments(loop, tile, self._sizes, self._tiling.order):
             scope = _Scope(loop, segment.facts)
             self._scopes.append(scope)
             updates: list[tuple[str, str]] = []

@@ -143,7 +143,7 @@ def test_a_step_counts_waits_and_frees_alike(name: str, group: int) -> None:
         once = (0, 1, 0)  # a tile that comes once is waited for and kept
         unread = (counts, 0, counts) if name == "latent" and group else once  # and what the first one reads
         fine = (once, unread, (counts, counts, counts * (1 + running)))
-        if name == "edge" and ring == "v_ring":  # a step of the edge may end the one before it
+        if name in ("deep", "edge") and ring == "v_ring":  # a step of the edge may end the one before it
             fine = ((counts, counts + 1, counts + 1),)
         assert (counts, waits, frees) in fine, ring
     if name == "latent":
@@ -317,7 +317,7 @@ def test_two_groups_go_on_from_tile_to_tile_and_three_do_not() -> None:
         tiles = program(name)
         (entry,) = emit(tiles, described=True, grouped=True).entries
         assert entry.persistent == ("for tile in range(" in text_of(tiles)) == (name != "thirds")
-        uneven = name in ("causal", "edge", "short", "softcap")
+        uneven = name in ("causal", "deep", "edge", "short", "softcap")
         assert [str(axis.index.dim) for axis in entry.uneven] == (["S"] if uneven else [])
         assert ("every other round backwards" in text_of(tiles)) == uneven
 

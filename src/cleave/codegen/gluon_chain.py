@@ -175,6 +175,7 @@ def write_chain(rows: Rows, scope: RowScope, chain: Chain) -> None:
     else:
         head = f"range({start}, {stop}{_step(span)}):{how}"
         _ending_in_turn(opening, parts, one, replace(span, start=opening.names.take(span.start)), head, start)
+    rows.memory.held |= staying  # where a step has found them anew is known to that step alone
     going = Skew(rows, second, chain.late[1], waits=True)
     going.take_over(parts)
     inner = scope.inner(opening.names)

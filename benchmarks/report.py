@@ -29,6 +29,7 @@ from benchmarks.report_text import (
     score,
     share,
     table,
+    unmatched,
 )
 from benchmarks.run import best_peer, by_point, is_peer, ratio_of
 from benchmarks.targets import target_of
@@ -47,7 +48,8 @@ Times are medians in microseconds, all implementations of a point interleaved in
 the time of the best correct peer over ours: above 1 we are faster. *Roofline* is the share of what the
 device's measured ceilings allow (arithmetic, or all inputs and outputs once at the bandwidth of a copy):
 above 1 where data stays in a cache. A † marks a peer's time of an earlier run, scaled by eager's time now
-over then. *Compile* is the first compile of a case: it serves all its sizes. Every peer, errors and warm
+over then; a ‡ attention on a GPU beside which no peer that fuses it was measured, or is right: it counts for
+no mean. *Compile* is the first compile of a case: it serves all its sizes. Every peer, errors and warm
 times are in [benchmarks-peers.md](benchmarks-peers.md); how a run is made is in
 [benchmarking.md](benchmarking.md).
 """
@@ -173,7 +175,7 @@ def point_cells(rows: Rows, target: str) -> list[str]:
         share(ours),
         str(ours.get("launches", "")),
         theirs,
-        judged(ratio_of(rows), target_of(target, ours["case"], ours["phase"])),
+        judged(ratio_of(rows), target_of(target, ours["case"], ours["phase"])) + "‡" * unmatched(rows),
         f"{seconds:.2f}" if is_known(seconds) else "",
     ]
 
@@ -210,7 +212,7 @@ def means(points: Sequence[Rows]) -> list[str]:
     cells: dict[tuple[str, str], dict[str, list[float]]] = {}
     for rows in points:
         ratio = ratio_of(rows)
-        if ratio is not None:
+        if ratio is not None and not unmatched(rows):
             own = cells.setdefault((rows[0]["case"], rows[0]["dtype"]), {})
             own.setdefault(rows[0]["phase"], []).append(ratio)
     body = [

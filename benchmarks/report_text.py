@@ -43,6 +43,19 @@ def judged(ratio: float | None, least: float) -> str:
     return f"{ratio:.2f}" if ratio >= least else f"**{ratio:.2f} miss**"
 
 
+FUSED = ("sdpa-", "fa3", "flex", "flashinfer")
+"""How the names of peers begin that compute attention in a kernel of their own."""
+
+
+def unmatched(rows: Rows) -> bool:
+    """Whether a point of attention on a GPU has no right peer that fuses it: what is faster than `eager` or
+    `torch.compile` is not known then, and the point counts for no mean. FlexAttention takes most of these,
+    but compiles for seconds."""
+    fused = [r for r in rows if r["implementation"].startswith(FUSED)]
+    on_gpu = any(r["implementation"].startswith("fa3") for r in fused)
+    return on_gpu and not any(not r["failure"] and is_known(r["seconds"]) for r in fused)
+
+
 def share(record: Record) -> str:
     value = record.get("fraction")
     return (f"{value:.2f}" if value >= 0.01 else f"{value:.4f}") if value else ""
@@ -77,10 +90,11 @@ def score(points: Sequence[Rows]) -> str:
 
 
 def score_of(points: Sequence[Rows]) -> float | None:
-    """The geometric mean over the points of an op, then over ops; None where there is nothing."""
+    """The geometric mean over the points of an op, then over ops, those without a fused peer left out; None
+    where there is nothing."""
     cases: dict[str, list[float]] = {}
     for rows in points:
         ratio = ratio_of(rows)
-        if ratio is not None:
+        if ratio is not None and not unmatched(rows):
             cases.setdefault(rows[0]["case"], []).append(ratio)
     return mean([mean(v) for v in cases.values()]) if cases else None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks import merge, report_goals, report_parts
+from benchmarks.report_text import score_of, unmatched
 from benchmarks.reused import merged, peers_by_point
 from benchmarks.run import by_point
 
@@ -159,3 +160,15 @@ def test_peers_of_other_runs_are_merged_and_scaled(tmp_path, monkeypatch) -> Non
 def test_a_point_that_another_run_lacks_stays() -> None:
     records = [row("eager", 100), row("cleave", 10)]
     assert merged(records, []) == records
+
+
+def test_attention_without_a_fused_peer_counts_for_no_mean() -> None:
+    slow = {"seconds": float("nan"), "failure": "no mask of this kind"}
+    alone = [row("eager", 900, "sinks"), row("fa3", 1, "sinks", **slow), row("cleave", 10, "sinks")]
+    beside = [row("eager", 30), row("sdpa-cudnn", 20), row("fa3", 1, **slow), row("cleave", 10)]
+    assert [unmatched(rows) for rows in points([*alone, *beside])] == [True, False]
+    assert score_of(points([*alone, *beside])) == pytest.approx(2.0)
+    with_flex = points([*alone, row("flex", 20, "sinks"), *beside])
+    assert score_of(with_flex) == pytest.approx(2.0) and not any(map(unmatched, with_flex))
+    plain = points([row("eager", 30, "matmul"), row("torch.compile", 20, "matmul")])
+    assert not unmatched(plain[0]), "no attention: what a library does in one call is a peer as it is"

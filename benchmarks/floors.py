@@ -16,7 +16,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from benchmarks.harness import as_tuple
-from benchmarks.raw import earlier
+from benchmarks.raw import earlier, read
 from benchmarks.runner import DTYPES, floor_of
 from benchmarks.suites import SUITES
 from cleave.errors import Invalid
@@ -25,8 +25,8 @@ from cleave.runtime.machines import machine_file
 
 def renew(path: Path) -> None:
     """Write a file with new floors."""
-    target = json.loads(path.read_text())["target"]
-    data = earlier(path, target)
+    target = read(path, "FILE")["target"]
+    data = earlier(path, target, option="FILE")
     if not machine_file(target).exists():
         raise Invalid("there is no fitted machine", hint=f"cleave calibrate --target {target}")
     cases = {case.name: case for suite in SUITES.values() for case in suite}

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.raw import alike, read
 from benchmarks.reused import key_of, merged, peers_by_point
 from benchmarks.run import by_point
-from cleave.errors import Invalid
 
 
 def main() -> None:
@@ -25,18 +25,18 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("others", type=Path, nargs="+")
     given = parser.parse_args()
-    data = json.loads(given.file.read_text())
+    data = read(given.file, "FILE")
     for path in given.others:
-        print(f"{path}: {merge(data, json.loads(path.read_text()), str(path.name))} rows")
+        print(f"{path}: {merge(data, read(path, 'OTHERS'), str(path.name))} rows")
     part = given.file.with_name(given.file.name + ".part")
     part.write_text(json.dumps(data, indent=1))
     part.replace(given.file)
 
 
 def merge(data: dict[str, Any], other: Mapping[str, Any], name: str) -> int:
-    """Put another file's peers into `data`; how many rows were. `Invalid` for one of another device."""
-    if (data["suite"], data["device"]) != (other["suite"], other["device"]):
-        raise Invalid(f"{name} is of suite {other['suite']} on {other['device']}", hint="a file of the same")
+    """Put another file's peers into `data`; how many rows were. `Invalid` for one of another device or
+    suite."""
+    alike(other, data, name)
     known = peers_by_point(other)
     records: list[dict[str, Any]] = []
     count = 0

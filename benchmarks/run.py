@@ -27,6 +27,7 @@ from benchmarks.case import Case, Sizes, points_of
 from benchmarks.compiling import ABLATIONS
 from benchmarks.jobs import Job, local, remote
 from benchmarks.peers import peers_of
+from benchmarks.raw import earlier
 from benchmarks.reused import Key, Record, is_peer, is_right, key_of, peers_by_point, text_of
 from benchmarks.runner import DTYPES, Options
 from benchmarks.suites import SUITES
@@ -164,11 +165,7 @@ def before(run: Run, suite: str) -> list[Record]:
         raise Invalid("--resume goes on with a file", hint="--json FILE")
     if not run.json_file.exists():
         return []
-    data = json.loads(run.json_file.read_text())
-    if data["suite"] != suite or data["device"] != device_name(run.target):
-        raise Invalid(
-            f"{run.json_file} is of suite {data['suite']} on {data['device']}", hint="another --json"
-        )
+    data = earlier(run.json_file, run.target, suite=suite)
     _same_ablations(run, data)
     # Its points count as done: a peer that they lack would be left out without a word.
     if set(data.get("only", ())) != set(run.only):
@@ -199,14 +196,7 @@ def reused_rows(run: Run) -> dict[Key, list[Record]]:
     """Peers' rows of an earlier run by point, with eager's seconds of that run."""
     if run.peers_from is None:
         return {}
-    try:
-        data = json.loads(run.peers_from.read_text())
-    except (OSError, ValueError) as error:
-        raise Invalid(f"--peers-from {run.peers_from} cannot be read: {error}") from error
-    if data["device"] != device_name(run.target):
-        what = f"--peers-from {run.peers_from} was measured on {data['device']}"
-        raise Invalid(what, hint=f"this is {device_name(run.target)}")
-    return peers_by_point(data)
+    return peers_by_point(earlier(run.peers_from, run.target, option="--peers-from"))
 
 
 # ---------------------------------------------------------------- what is shown

@@ -58,10 +58,6 @@ def raises(x):
 def falls_back(x):
     return x.cumsum(0)
 
-@cleave.program(x="f32[N")
-def badly(x):
-    return x
-
 def plain(x):
     return x
 """
@@ -72,6 +68,7 @@ def file(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("cli") / "programs.py"
     path.write_text(FILE)
     (path.parent / "breaks.py").write_text("import cleave\n\nfailing = 1 / 0\n")
+    (path.parent / "badly.py").write_text('import cleave\n\n@cleave.program(x="f32[N")\ndef f(x): ...\n')
     (path.parent / "syntax.py").write_text("def (")
     return str(path)
 
@@ -224,7 +221,7 @@ def test_prove_in_words(run, file):
     [
         (("compile", "FILE:nothing"), ("has no function 'nothing'", "softmax, unsafe")),
         (("compile", "FILE:plain"), ("plain in", "is not declared")),
-        (("compile", "FILE:badly"), ("'f32[N' is not a declaration", "hint")),
+        (("compile", "DIR/badly.py:f"), ("'f32[N' is not a declaration", "at badly.py:3: @cleave", "hint")),
         (("compile", "FILE:falls_back"), ("cumsum", "programs.py:43")),
         (("compile", "FILE:mismatched"), ("mismatched raised RuntimeError", "return x @ y")),
         (("compile", "FILE:raises"), ("raises raised KeyError: 'nothing'", "programs.py:")),

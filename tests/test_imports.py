@@ -61,3 +61,14 @@ def test_nothing_imports_upward(path: Path) -> None:
         below = RANK[other] < RANK[own]
         beside = RANK[other] == RANK[own] == 0
         assert same or below or beside, f"{path}:{line}: {own} imports {other}"
+
+
+MOST_LINES = 520
+"""Lines of a file: about 500 (CONTRIBUTING.md)."""
+
+
+def test_files_stay_short() -> None:
+    root = SOURCE.parents[1]
+    paths = [p for folder in ("src", "tests", "benchmarks") for p in sorted((root / folder).rglob("*.py"))]
+    long = {str(p.relative_to(root)): n for p in paths if (n := len(p.read_text().splitlines())) > MOST_LINES}
+    assert not long, "split these by concept"

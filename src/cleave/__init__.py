@@ -9,7 +9,16 @@ from cleave.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from cleave.algebra.proof import Proof
-    from cleave.errors import Bug, BuildError, CleaveError, Infeasible, Invalid, ParseError, Unsupported
+    from cleave.errors import (
+        Bug,
+        BuildError,
+        CallError,
+        CleaveError,
+        Infeasible,
+        Invalid,
+        ParseError,
+        Unsupported,
+    )
     from cleave.frontend.files import load, program
     from cleave.frontend.jit import Jit, compile, jit  # noqa: A004
     from cleave.frontend.proving import prove
@@ -20,13 +29,14 @@ _WHERE = {
     "jit": "frontend.jit", "compile": "frontend.jit", "Jit": "frontend.jit", "program": "frontend.files",
     "load": "frontend.files", "prove": "frontend.proving", "Proof": "algebra.proof", "scan": "frontend.scan",
     "threefry2x32": "frontend.threefry", "uniform": "frontend.threefry",
-    "CleaveError": "errors", "Unsupported": "errors", "Invalid": "errors", "ParseError": "errors",
-    "BuildError": "errors", "Infeasible": "errors", "Bug": "errors",
+    "CleaveError": "errors", "Unsupported": "errors", "Invalid": "errors", "CallError": "errors",
+    "ParseError": "errors", "BuildError": "errors", "Infeasible": "errors", "Bug": "errors",
 }  # fmt: skip
 
 __all__ = [
-    "Bug", "BuildError", "CleaveError", "Infeasible", "Invalid", "Jit", "ParseError", "Proof", "Unsupported",
-    "__version__", "compile", "jit", "load", "program", "prove", "scan", "threefry2x32", "uniform",
+    "Bug", "BuildError", "CallError", "CleaveError", "Infeasible", "Invalid", "Jit", "ParseError", "Proof",
+    "Unsupported", "__version__", "compile", "jit", "load", "program", "prove", "scan", "threefry2x32",
+    "uniform",
 ]  # fmt: skip
 
 

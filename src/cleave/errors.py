@@ -27,6 +27,11 @@ class Invalid(CleaveError):
         super().__init__(_compose(what, where, hint))
 
 
+class CallError(Invalid, TypeError):
+    """A call of one of Cleave's functions with arguments or options that it does not take; a `TypeError` too,
+    as it is of Python's own functions."""
+
+
 class ParseError(Invalid):
     """Text that is not a program, a candidate or a tile program."""
 

@@ -63,12 +63,13 @@ def of(user: Program, numerics: str = "stable") -> set[tuple[str, str]]:
         return {f for c in assigned(candidates, user) for f in functions(c.program)}
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_what_the_user_rounds_to_16_bits_is_coarse_in_every_candidate(dtype: str) -> None:
-    assert of(capped(dtype)) == of(capped(dtype), "fast") == {("tanh_coarse", "f32")}
+def test_what_the_user_rounds_to_bf16_is_coarse_in_every_candidate() -> None:
+    assert of(capped("bf16")) == of(capped("bf16"), "fast") == {("tanh_coarse", "f32")}
 
 
 def test_nothing_else_is() -> None:
+    """Not float16 either: near 1 its half unit is 2^-12, and a coarse tanh may be off by 2^-11."""
+    assert of(capped("f16")) == {("tanh", "f32")}
     assert of(capped("f32")) == {("tanh", "f32")}
     assert of(capped("f64")) == {("tanh", "f64")}
     assert of(capped("bf16"), "strict") == {("tanh", "f32")}
@@ -79,7 +80,8 @@ def test_one_function_of_float32_keeps_all_from_being_coarse() -> None:
     user = parse_program(TWO)
     assert functions(assign(Candidate(user, ()), user).program) == {("tanh", "f32")}
     assert coarse_of(user) == frozenset()
-    assert coarse_of(parse_program(TWO.replace("f32", "f16"))) == {"tanh"}
+    assert coarse_of(parse_program(TWO.replace("f32", "bf16"))) == {"tanh"}
+    assert coarse_of(parse_program(TWO.replace("f32", "f16"))) == frozenset()
 
 
 @pytest.mark.parametrize(("dtype", "coarse"), [("bf16", {"tanh"}), ("f32", set[str]())])

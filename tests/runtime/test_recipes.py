@@ -18,7 +18,8 @@ from cleave.ir.program import Program
 from cleave.ir.text import print_program
 from cleave.knobs import scope
 from cleave.pipeline import compile_program, plan
-from cleave.report.explain import explain
+from cleave.report.explain import as_data, explain
+from cleave.report.html import page
 from cleave.report.tuned import lines_of
 from cleave.runtime import recipes
 from cleave.runtime.machines import device_name
@@ -194,6 +195,42 @@ def test_a_recipe_decides_for_programs_with_other_names(recipe: Recipe, folder: 
     for rows in (1, 7, 500, 3000):
         x = torch.randn(rows, 48)
         torch.testing.assert_close(compiled(x, w)[0], x @ w * torch.rsqrt((x * x).sum(-1, keepdim=True)))
+
+
+def headline(size: int) -> str:
+    """The second line of `explain`."""
+    return explain(plan(PROGRAM, target="cpu", sizes={PROGRAM.dynamic[0]: size}), source="none").split("\n")[
+        1
+    ]
+
+
+def test_the_headline_names_the_recipe_and_the_point_that_decided(recipe: Recipe, folder: Path) -> None:
+    path = save(recipe, folder)
+    name, dim = path.name, PROGRAM.dynamic[0].name
+    assert headline(64) == f"Decided by recipe {name}: 10.0 us measured at {dim} = 64, these very sizes."
+    assert headline(100).endswith(f"measured at {dim} = 64, the nearest that was measured.")
+    assert f"measured at {dim} = 1024, the nearest that was measured; so far from it" in headline(50000)
+    made = plan(PROGRAM, target="cpu", sizes={PROGRAM.dynamic[0]: 64})
+    assert str(as_data(made)["decided"]).startswith(f"recipe {name}: ")
+    assert f"Decided by recipe {name}: " in page(made)
+
+
+def test_the_headline_says_why_the_cost_model_decided(recipe: Recipe, folder: Path) -> None:
+    assert headline(64) == (
+        "Decided by the cost model: no recipe for this program on any device; `cleave tune` makes one."
+    )
+    other = save(replace(recipe, device="another processor"), folder)
+    told = f"Decided by the cost model: no recipe for this device, only for others: {other.name}."
+    assert headline(64) == told
+    path = save(recipe, folder)
+    path.write_text(path.read_text().replace("10.000 us", "0.001 us"))
+    assert headline(64).startswith(f"Decided by the cost model: passed over {path.name}: it was altered")
+    save(recipe, folder)
+    with scope(numerics="strict"):
+        told = headline(64)
+    assert told.startswith(f"Decided by the cost model: passed over {path.name}: tile programs from ")
+    assert "the settings leave that candidate out" in told
+    assert "Decided by the cost model: no recipe" in explain(plan(PROGRAM, target="interpret"), source="none")
 
 
 def test_the_nearest_sizes_scale_the_model(recipe: Recipe, folder: Path) -> None:

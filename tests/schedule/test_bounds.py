@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleave.ir.dims import Atom, Dim, Index, extent, term, var
-from cleave.schedule.bounds import Order, affine_of, inequalities, known, segments
+from cleave.schedule.affine import affine_of, inequalities, known
+from cleave.schedule.bounds import Order, segments
 from cleave.schedule.tiles import AlignBound, Bound, LimitBound, PartBound, SizeBound, SpanBound
 from cleave.schedule.values import FillOf, Graph, LocateOf, LoopPlan, MeasureOf, Value
 

@@ -1,25 +1,23 @@
 """Element loops: the text of a `Nest`.
 
 All operations of a nest run in one set of loops, each value in a register. Values with fewer indices are
-read where all their loops are open. A reduction over the innermost loops sums up in a register, otherwise
-in the tile's memory. The innermost loop is vectorised; where its loads have a stride known only at run
-time, the loops are written as a lambda that is compiled twice, for stride 1 and for any stride.
+read where all their loops are open (`cpp_order`). A reduction over the innermost loops sums up in a register,
+otherwise in the tile's memory. How loops are written is in `cpp_levels`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from cleave.codegen import cpp_math
 from cleave.codegen.cpp_frame import Frame, Place
+from cleave.codegen.cpp_levels import Level, Loops, Running, combine, identity
 from cleave.codegen.cpp_lines import line_for
-from cleave.codegen.cpp_text import TILE_TYPES, Namer, Text, indent, literal, loop_head, plus, times
+from cleave.codegen.cpp_order import loops_of
+from cleave.codegen.cpp_text import Namer, Text, indent, literal, loop_head, plus, times
 from cleave.codegen.cpp_tiles import Nest, Op, Tile
 from cleave.errors import Bug
 from cleave.ir.dims import Index, Term, indices_of
-from cleave.ir.ops import FLOATS, Number
 from cleave.schedule.tiles import (
     Carry,
     Compute,
@@ -31,62 +29,6 @@ from cleave.schedule.tiles import (
     ReduceTile,
     Store,
 )
-
-IDENTITY: dict[str, Number] = {
-    "sum": 0, "prod": 1, "any": False, "all": True, "max": float("-inf"), "min": float("inf"),
-}  # fmt: skip
-LEAST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -(2**7), "u8": 0, "bool": 0}
-GREATEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 2**7 - 1, "u8": 255, "bool": 1}
-LONG = 64
-"""Elements that a loop has at least whose sums get several running values."""
-QUICK, SLOWER = 64, 32
-"""Running values of a sum: where a step does little, and where it does much."""
-SLOW = rf"\b({'|'.join(sorted(cpp_math.COSTLY))})\("
-CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A reduction that is kept in a register: its kind, dtype, variable and first value."""
-
-    kind: str
-    dtype: str
-    name: str
-    start: str
-
-    @property
-    def clause(self) -> str:
-        """How OpenMP calls it."""
-        if self.kind in ("max", "min") and self.dtype in FLOATS:
-            return "top" if self.kind == "max" else "bottom"
-        return CLAUSES.get(self.kind, self.kind)
-
-
-@dataclass(slots=True)
-class Level:
-    """One loop: the indices it runs over, its variable and its trip count; and what stands inside it
-    before and after the next loop."""
-
-    indices: tuple[Index, ...]
-    variable: str
-    count: Text
-    lines: list[str] = field(default_factory=list[str])
-    after: list[str] = field(default_factory=list[str])
-    sums: list[Running] = field(default_factory=list["Running"])
-
-
-def identity(kind: str, dtype: str) -> str:
-    """What a reduction over nothing is."""
-    if dtype not in FLOATS and kind in ("max", "min"):
-        return literal((LEAST if kind == "max" else GREATEST)[dtype], dtype)
-    return literal(IDENTITY[kind], dtype)
-
-
-def combine(kind: str, dtype: str, a: str, b: str) -> str:
-    """The assignment that adds `b` to the running reduction `a`."""
-    if kind in ("max", "min"):
-        return f"{a} = {kind}<{TILE_TYPES[dtype]}>({a}, {b});"
-    return f"{a} {CLAUSES[kind]}= {b};"
 
 
 def write_nest(frame: Frame, nest: Nest) -> list[str]:
@@ -107,8 +49,7 @@ class _Writer:
         self.units: list[str] = []
         self.sums: list[str] = []
         self.lines = 0
-        order = self._order()
-        for group in self._merge(order):
+        for group in loops_of(frame, nest):
             count = times(*(frame.count(i) for i in group))
             if count == 1:
                 for index in group:
@@ -118,83 +59,6 @@ class _Writer:
             variable = together if len(group) == 1 else self.names.name(together)
             self.levels.append(Level(tuple(group), variable, count))
         self.level_of = {i: n for n, level in enumerate(self.levels) for i in level.indices}
-
-    # ------------------------------------------------------------ order of the loops
-
-    def _order(self) -> list[Index]:
-        """Innermost is the index over which most accesses are contiguous; the others as in the tiles."""
-        tiles = [t for op in self.nest.ops for t in (*op.args, *([op.out] if op.out else []))]
-        tiles = [t for t in tiles if t.axes]
-        widest = max(tiles, key=lambda t: len(t.axes), default=None)
-        order = list(widest.axes) if widest is not None else []
-        order = [
-            *sorted((i for i in self.nest.space if i not in order), key=lambda i: i.number),
-            *order,
-        ]
-        votes = dict.fromkeys(order, 0)
-        for op in self.nest.ops:
-            statement = op.statement
-            if isinstance(statement, Load | Store) and statement.terms:
-                last = indices_of(statement.terms[-1])
-                for index in last & self.nest.space:
-                    votes[index] += 3 if isinstance(statement, Store) else 1
-            for tile in (*op.args, *([op.out] if op.out else [])):
-                if tile.where == "memory" and len(tile.axes) == len(order) and order:
-                    votes[tile.axes[-1]] += 2
-        if order:
-            best = max(order, key=lambda i: (self.frame.count(i) != 1, votes[i], order.index(i)))
-            order.remove(best)
-            order.append(best)
-        return order
-
-    def _merge(self, order: list[Index]) -> list[list[Index]]:
-        """Neighbours in every tile become one loop."""
-        pinned: set[Index] = set()
-        accesses: list[tuple[Index, ...]] = []
-        overs: list[frozenset[Index]] = []
-        for op in self.nest.ops:
-            self._survey(op, pinned, accesses)
-            if isinstance(op.statement, ReduceTile | ContractTile):
-                overs.append(frozenset(op.statement.over))
-        groups: list[list[Index]] = []
-        for index in order:
-            if groups and self._neighbours(groups[-1][-1], index, pinned, accesses, overs):
-                groups[-1].append(index)
-            else:
-                groups.append([index])
-        return groups
-
-    def _survey(self, op: Op, pinned: set[Index], accesses: list[tuple[Index, ...]]) -> None:
-        """Which indices an operation needs by themselves, and which tiles in memory it touches."""
-        statement = op.statement
-        if isinstance(statement, Load | Store):
-            pinned.update(i for term in statement.terms for i in indices_of(term))
-        if isinstance(statement, Locate):
-            pinned.update(indices_of(statement.term))
-        if op.out is not None and op.out.where == "memory":
-            accesses.append(op.out.axes)
-        for tile in op.reads:
-            if tile.where == "memory":
-                accesses.append(tile.axes)
-            elif tile.where == "inline":
-                self._survey(tile.maker, pinned, accesses)
-
-    @staticmethod
-    def _neighbours(
-        a: Index,
-        b: Index,
-        pinned: set[Index],
-        accesses: list[tuple[Index, ...]],
-        overs: list[frozenset[Index]],
-    ) -> bool:
-        if a in pinned or b in pinned or any((a in over) != (b in over) for over in overs):
-            return False
-        for axes in accesses:
-            if (a in axes) != (b in axes):
-                return False
-            if a in axes and axes.index(b) != axes.index(a) + 1:
-                return False
-        return True
 
     # ------------------------------------------------------------ values
 
@@ -339,7 +203,7 @@ class _Writer:
                     self._make(op)
         for depth, line in self.writes:
             self.levels[depth].lines.append(line)
-        lines = [*self.before, *self._assemble()]
+        lines = [*self.before, *Loops(self.levels, self.units, self.sums, self.names).text()]
         if self.nest.space and (self.root.lines or self.units):
             lines = ["{", *indent(lines), "}"]
         return [*self.declared, *lines]
@@ -435,92 +299,3 @@ class _Writer:
         count = times(*(self.frame.count(i) for i in tile.axes))
         variable = self.names.name("e")
         self.before.append(f"{loop_head(variable, count)} {tile.root.text}[{variable}] = {start};")
-
-    # ------------------------------------------------------------ text
-
-    def _assemble(self) -> list[str]:
-        units = [unit for unit in self.units if len(self.levels) > 1]
-        body = self._level(0)
-        if not units:
-            return body
-        parameters = ", ".join(f"auto {unit}" for unit in units)
-        test = " && ".join(f"{unit} == 1" for unit in units)
-        captures = ", ".join(["=", *(f"&{name}" for name in self.sums)])  # by value: it vectorises
-        once, general = ", ".join("unit" for _ in units), ", ".join(units)
-        head, loops = self._split_root(body)
-        return [
-            *head,
-            f"const auto sweep = [{captures}]({parameters}) {{",
-            *indent(loops),
-            "};",
-            f"if ({test}) sweep({once});",
-            f"else sweep({general});",
-            *self.root.after,
-        ]
-
-    def _split_root(self, body: list[str]) -> tuple[list[str], list[str]]:
-        """What stands before the loops and must stay visible after them, and the loops."""
-        head = len(self.root.lines)
-        tail = len(self.root.after)
-        return body[:head], body[head : len(body) - tail]
-
-    def _level(self, number: int) -> list[str]:
-        level = self.levels[number]
-        lines = list(level.lines)
-        if number + 1 < len(self.levels):
-            inner = self.levels[number + 1]
-            body = self._level(number + 1)
-            count = inner.count
-            if number + 2 < len(self.levels):
-                lines += [f"{loop_head(inner.variable, count)} {{", *indent(body), "}"]
-                return [*lines, *level.after]
-            if self.units and isinstance(count, int):
-                count = self.names.name(f"{inner.variable}_steps")
-                lines.append(f"const i64 {count} = steps({inner.count}, {self.units[0]});")
-            if inner.sums and not (isinstance(inner.count, int) and inner.count < LONG):
-                lines += self._several_at_once(inner, count, body)
-            else:
-                head = loop_head(inner.variable, count)
-                lines += [_simd(inner.sums), f"{head} {{", *indent(body), "}"]
-        return [*lines, *level.after]
-
-    def _several_at_once(self, level: Level, count: Text, body: list[str]) -> list[str]:
-        """The innermost loop, of `count` steps, with as many running values of each of its sums as several
-        vectors hold: an addition takes longer than the next one takes to arrive, and what OpenMP's reductions
-        leave in a vector is put together number by number."""
-        variable, slot = level.variable, self.names.name("slot")
-        start, at = self.names.name(f"{variable}_from"), self.names.name(f"{variable}_at")
-        values = {s.name: self.names.name(f"{s.name}_values") for s in level.sums}
-        given = ", ".join(f"{TILE_TYPES[s.dtype]}& {s.name}" for s in level.sums)
-        width = SLOWER if any(re.search(SLOW, line) for line in level.lines) else QUICK
-        call = f"{at}({start} + {slot}, {', '.join(f'{name}[{slot}]' for name in values.values())});"
-        lines = [
-            f"const auto {at} = [=](i64 {variable}, {given}) __attribute__((always_inline)) {{",
-            *indent(body),
-            "};",
-        ]
-        for s in level.sums:
-            lines += [
-                f"{TILE_TYPES[s.dtype]} {values[s.name]}[{width}];",
-                "#pragma omp simd",
-                f"{loop_head(slot, width)} {values[s.name]}[{slot}] = {s.start};",
-            ]
-        lines += [
-            f"i64 {start} = 0;",
-            f"for (; {start} + {width} <= {count}; {start} += {width}) {{",
-            "  #pragma omp simd",
-            f"  {loop_head(slot, width)} {call}",
-            "}",
-        ]
-        if not isinstance(level.count, int) or level.count % width:
-            lines += ["#pragma omp simd", f"{loop_head(slot, f'{count} - {start}')} {call}"]
-        for s in level.sums:
-            kind = TILE_TYPES[s.dtype]
-            put = f"[]({kind} a, {kind} b) {{ {combine(s.kind, s.dtype, 'a', 'b')} return a; }}"
-            lines.append(combine(s.kind, s.dtype, s.name, f"folded<{width}>({values[s.name]}, {put})"))
-        return lines
-
-
-def _simd(sums: Sequence[Running]) -> str:
-    clauses = "".join(f" reduction({s.clause}: {s.name})" for s in sums)
-    return f"#pragma omp simd{clauses}"

@@ -77,15 +77,14 @@ class Rows(Body):
         ends = {name: n for n, s in enumerate(body) for name in uses_of([s])}
         chained: Chain | None = None
         for place, statement in enumerate(body):
-            if chained is not None and (statement in chained.between or statement is chained.second):
-                continue
             match statement:
+                case Loop() if chained is not None and statement is chained.second:
+                    pass
                 case Loop():
                     chained = chain_at(self, scope, body[place:])
                     if chained is None:
                         self.loop(scope, statement)
                     else:
-                        self.write(scope, chained.between)
                         write_chain(self, scope, chained)
                 case Store():
                     self.store(scope, statement)
@@ -284,7 +283,8 @@ class Rows(Body):
     def in_registers(self, scope: RowScope, statement: ContractTile, roles: Roles, name: str) -> str:
         """A left operand in registers. It is masked before it is narrowed: a compiler moves a select of
         halves behind the start of the next product, and then lets no two of them overlap."""
-        value, source = scope.value(name), self.wide.get(name)
+        value = scope.value(name)
+        source = None if name in self.memory.held else self.wide.get(name)
         masks = scope.mask((i for i in statement.over if i not in value.zero), (roles.m, roles.k))
         if masks and source is not None and source.lanes == value.lanes:
             wide = self.operand(scope, statement, source, (roles.m, roles.k), "f32")

@@ -15,20 +15,16 @@ from typing import TYPE_CHECKING
 
 from cleave.codegen.gluon_loops import kind_of, most_steps, unmasked
 from cleave.codegen.gluon_plan import RowScope
-from cleave.codegen.gluon_skew import Skew, names_read
+from cleave.codegen.gluon_skew import Skew
 from cleave.codegen.triton_text import Line, Nested
 from cleave.codegen.triton_tiles import Span
 from cleave.schedule.tiles import (
     AlignBound,
     Bound,
-    Compute,
     ContractTile,
-    Fill,
     LimitBound,
     Load,
-    Locate,
     Loop,
-    Measure,
     PartBound,
     SizeBound,
     SpanBound,
@@ -41,34 +37,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Two loops with one pipeline: what stands between them comes before both. `late` are the products of
-    each that run on, in one order of their accumulators."""
+    """Two loops with one pipeline. `late` are the products of each that run on, in one order of their
+    accumulators."""
 
     first: Loop
     second: Loop
-    between: tuple[Statement, ...]
     late: tuple[tuple[ContractTile, ...], tuple[ContractTile, ...]]
 
 
 def chain_at(rows: Rows, scope: RowScope, body: Sequence[Statement]) -> Chain | None:
     """The chain that starts with the loop in front of `body`, if there is one."""
-    first, *rest = body
+    first, second = body[0], body[1] if len(body) > 1 else None
     assert isinstance(first, Loop)
-    place = next((n for n, s in enumerate(rest) if isinstance(s, Loop)), None)
-    if place is None or rows.groups.split:
+    if not isinstance(second, Loop) or rows.groups.split:
         return None
-    between, second = tuple(rest[:place]), rest[place]
-    assert isinstance(second, Loop)
-    targets = {target for target, _ in first.updates}
-    if not all(isinstance(s, Fill | Locate | Measure | Compute) for s in between):
-        return None
-    if any(names_read(s) & targets for s in between) or targets != {t for t, _ in second.updates}:
+    if {target for target, _ in first.updates} != {target for target, _ in second.updates}:
         return None
     if (first.index, first.tile) != (second.index, second.tile) or not leads(first, second):
         return None
-    made = {name for s in between if (name := getattr(s, "out", ""))}
-    products = [s for loop in (first, second) for s in loop.body if isinstance(s, ContractTile)]
-    if any(made & set(s.args) for s in products) or any(isinstance(s, Loop) for s in first.body):
+    if any(isinstance(s, Loop) for s in (*first.body, *second.body)):
         return None
     for loop in (first, second):
         rows.memory.keep_operands(scope, loop)
@@ -77,7 +64,7 @@ def chain_at(rows: Rows, scope: RowScope, body: Sequence[Statement]) -> Chain | 
         return None
     order = list(late[0] or {})
     one, two = (tuple(found[target] for target in order) for found in late if found is not None)
-    return Chain(first, second, between, (one, two))
+    return Chain(first, second, (one, two))
 
 
 def _late(rows: Rows, scope: RowScope, loop: Loop) -> dict[str, ContractTile] | None:

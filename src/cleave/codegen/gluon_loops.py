@@ -97,7 +97,8 @@ def unmasked(rows: Rows, loop: Loop, span: Span) -> Span:
     """The span of a loop's steps, as a full one where all that leaves it is nothing by a predicate
     (`closed`): copies, which alone may load there, are 0 behind a tensor's end."""
     loads = {s.out for s in loop.body if isinstance(s, Load)}
-    full = loop.closed and loads <= rows.copies.loads.keys()
+    inner = any(isinstance(s, Loop) for s in loop.body)
+    full = loop.closed and not inner and loads <= rows.copies.loads.keys()
     return replace(span, full=True) if full else span
 
 

@@ -224,6 +224,11 @@ class _Attempt:
 def _names_of(given: Any, name: str, rank: int) -> list[Any]:
     if isinstance(given, Mapping):
         return [given.get(n, given.get(n - rank)) for n in range(rank)]
+    if not isinstance(given, list | tuple):
+        raise Invalid(
+            f"argument {name}: dynamic has {given!r}, which is no tuple of its axes",
+            hint='("N", None): a name for a dynamic axis, None for a known one; or {0: "N"}',
+        )
     names = list(given)
     if names and len(names) != rank:
         raise Invalid(f"argument {name} has {rank} axes, dynamic names {len(names)}")

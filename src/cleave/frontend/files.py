@@ -21,15 +21,18 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cleave.errors import Invalid, Unsupported
+from cleave.errors import CleaveError, Invalid, Unsupported
+from cleave.frontend.calls import check_function, checked_call, shown
 from cleave.frontend.capture import capture
 from cleave.frontend.captured import Captured
+from cleave.frontend.trace import users_line
 from cleave.frontend.values import TORCH_DTYPES
 from cleave.ir.dims import Atom, Dim
 from cleave.ir.program import Program
 
 PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 NUMBERS: Mapping[str, float] = {"float": 0.7310585786300049, "int": 2}
+_DTYPE_NAMES: Mapping[Any, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _SHAPE = re.compile(r"\s*(\w+)\s*\[(.*)\]\s*")
 
 
@@ -56,25 +59,74 @@ class Loaded:
         return self.captured.program
 
 
+@checked_call("cleave.program", '@cleave.program(x="f32[N, K=64]", N=512)')
 def program(**inputs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Name the dimensions of a function's inputs.
 
     Each tensor is `"dtype[axis, ...]"`, an axis being a name (dynamic), `NAME=64` or `64` (known) or a
-    product of these; `"float"` and `"int"` are run-time numbers. A keyword with an int gives a typical size
-    of a dynamic dim. The function itself stays as it is."""
+    product of these; a tuple of axes is a tensor of float32, as for `prove`. `"float"` and `"int"` are
+    run-time numbers. A keyword with an int gives a typical size of a dynamic dim. The function itself stays
+    as it is. `Invalid`, with the decorator's line, for anything else and for names that are no parameters."""
+    texts: dict[str, str] = {}
+    typical: dict[str, int] = {}
+    for name, given in inputs.items():
+        if isinstance(given, int) and not isinstance(given, bool):
+            typical[name] = given
+            if given < 1:
+                what = f"{name}={given} is no typical size: a size is at least 1"
+                raise Invalid(what, where=users_line(), hint=f"{name}=512")
+        else:
+            texts[name] = declaration(name, given)
+    declared = Declared(texts, typical)
 
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
-        texts = {name: text for name, text in inputs.items() if isinstance(text, str)}
-        typical = {name: size for name, size in inputs.items() if isinstance(size, int)}
-        unknown = [name for name in texts if name not in inspect.signature(fn).parameters]
+        check_function(fn)
+        parameters = inspect.signature(fn).parameters
+        unknown = [name for name in texts if name not in parameters]
         if unknown:
-            raise Invalid(f"{fn.__name__} has no parameter {unknown[0]!r}")
-        fn.__cleave_program__ = Declared(texts, typical)  # type: ignore[attr-defined]
+            what = f"{fn.__name__} has no parameter {unknown[0]!r}"
+            raise Invalid(what, where=users_line(), hint=f"it has {', '.join(parameters) or 'none'}")
+        fn.__cleave_program__ = declared  # type: ignore[attr-defined]
         return fn
 
     return mark
 
 
+def declaration(name: str, given: Any) -> str:
+    """What is declared of a parameter as `"dtype[axis, ...]"`, `"float"` or `"int"`; a tuple of names and
+    sizes is a tensor of float32. `Invalid`, with the user's line, for anything else."""
+    if isinstance(given, str):
+        text = given
+    elif isinstance(given, list | tuple):
+        text = f"f32[{', '.join(_axis(name, axis, given) for axis in given)}]"
+    else:
+        hint = f'{name}="f32[N, K=64]", {name}=("N", 64) for float32, {name}="float" for a number'
+        raise Invalid(f"parameter {name}: {shown(given)} is not a declaration", where=users_line(), hint=hint)
+    if text.strip() not in NUMBERS:
+        try:
+            parsed(text, name)
+        except Invalid as error:
+            raise Invalid(error.what, where=users_line(), hint=error.hint) from None
+    return text
+
+
+def _axis(name: str, axis: Any, given: Sequence[Any]) -> str:
+    """An axis of a declaration by a tuple. A dtype or `float` in it is not meant as a name of a dim."""
+    hint = 'an axis is a name ("N"), a size (64), both ("D=64") or a product ("KV*G")'
+    dtype = axis if isinstance(axis, str) and axis in TORCH_DTYPES else _DTYPE_NAMES.get(axis)
+    if dtype is not None:
+        rest = ", ".join(str(other) for other in given if other is not axis)
+        hint = f'with another dtype than float32 as text: {name}="{dtype}[{rest}]"'
+    elif isinstance(axis, str) and axis in NUMBERS:
+        hint = f'for a number {name}="{axis}"'
+    elif isinstance(axis, str) or (isinstance(axis, int) and not isinstance(axis, bool)):
+        return str(axis)
+    raise Invalid(
+        f"parameter {name}: {axis!r} in {tuple(given)!r} is not an axis", where=users_line(), hint=hint
+    )
+
+
+@checked_call("cleave.load", 'cleave.load("FILE.py:FUNCTION")')
 def load(where: str, *, partly: bool = False) -> Loaded:
     """The program of `FILE.py:FUNCTION`. Raises `Invalid` if there is no such function or it is not declared,
     and, unless `partly` is given, `Unsupported` if it cannot be captured as one program."""
@@ -117,9 +169,7 @@ def capture_for_proof(fn: Callable[..., Any], dims: Mapping[str, Sequence[str | 
 
     All names are dynamic, ints known. Parameters that `dims` does not name take their defaults as run-time
     numbers, or are floats. Raises `Unsupported` if part of the function would run in PyTorch."""
-    texts: dict[str, str] = {}
-    for name, given in dims.items():
-        texts[name] = given if isinstance(given, str) else f"f32[{', '.join(map(str, given))}]"
+    texts = {name: declaration(name, given) for name, given in dims.items()}
     captured = _captured(fn, Declared(texts, {}), getattr(fn, "__name__", "program"))
     _demand_one(captured)
     return captured
@@ -151,6 +201,8 @@ def _module(path: Path) -> ModuleType:
     sys.modules[label] = module
     try:
         spec.loader.exec_module(module)
+    except CleaveError:
+        raise  # says what is wrong, and on which line of the file
     except (ImportError, SyntaxError, NameError, TypeError, AttributeError, ValueError) as error:
         raise Invalid(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module

@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from cleave.errors import Infeasible, Invalid, Unsupported
+from cleave.frontend.calls import check_function, check_inputs, check_options, checked_call
 from cleave.frontend.capture import Dynamic, capture
 from cleave.frontend.captured import Captured, Named, Outside, Stale
 from cleave.frontend.outside import Surroundings
@@ -48,13 +49,6 @@ def _pipeline(*args: Any, **options: Any) -> Any:
     from cleave.pipeline import compile_program
 
     return compile_program(*args, **options)
-
-
-def _check_target(target: str) -> None:
-    from cleave.pipeline import TARGETS
-
-    if target not in TARGETS:
-        raise Invalid(f"unknown target {target!r}", hint=f"one of {', '.join(TARGETS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +89,7 @@ class Jit:
     """A compiled function. `compile_count` counts compiles, `fallbacks` lists what runs in PyTorch,
     `explain()` shows programs and guards."""
 
+    @checked_call("cleave.Jit", "cleave.Jit(f, dynamic={'x': ('N', None)})")
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -105,8 +100,8 @@ class Jit:
         strict: bool = False,
         tune: float = 0.0,
     ) -> None:
-        if target is not None and compile_program is None:
-            _check_target(target)
+        check_function(fn)
+        check_options(dynamic, target if compile_program is None else None, tune)
         self.tune = tune
         self.fn, self.dynamic, self.target, self.strict = fn, dynamic, target, strict
         self.compile_program = compile_program or _pipeline
@@ -428,24 +423,51 @@ def _misfit(captured: Captured, flat: Sequence[Any]) -> Invalid:
     )
 
 
-def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+@checked_call("cleave.jit", "@cleave.jit or cleave.jit(f, dynamic={'x': ('N', None)})")
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    dynamic: Dynamic | None = None,
+    target: str | None = None,
+    tune: float = 0.0,
+    strict: bool = False,
+    compile_program: Compiler | None = None,
+) -> Any:
     """Compile a function of tensors on first use.
 
     `@cleave.jit` or `@cleave.jit(dynamic={"x": ("N", None)}, target="cpu")`. `dynamic` names the dynamic axes
     of the inputs; without it all sizes are dynamic but those that meet a module's parameter or are a
     contracted last axis, and those too once one of them changes. With `tune`, in seconds, each compile first
-    measures the likeliest kernels at the sizes of its call, and keeps what it learns (see `cleave tune`)."""
+    measures the likeliest kernels at the sizes of its call, and keeps what it learns (see `cleave tune`).
+    `CallError`, at once, for arguments that it does not take."""
+    make = functools.partial(
+        Jit, dynamic=dynamic, target=target, tune=tune, strict=strict, compile_program=compile_program
+    )
     if fn is None:
-        return lambda f: Jit(f, **options)
-    return Jit(fn, **options)
+        check_options(dynamic, target if compile_program is None else None, tune)
+        return make
+    return make(fn)
 
 
-def compile(fn: Callable[..., Any], example_inputs: Sequence[Any], **options: Any) -> Jit:  # noqa: A001
-    """Compile ahead of time, for the dtypes, devices and ranks of the example inputs.
+@checked_call("cleave.compile", "cleave.compile(f, (x, w), dynamic={'x': ('N', None)})")
+def compile(  # noqa: A001
+    fn: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    *,
+    dynamic: Dynamic | None = None,
+    target: str | None = None,
+    tune: float = 0.0,
+    strict: bool = True,
+    compile_program: Compiler | None = None,
+) -> Jit:
+    """Compile ahead of time, for the dtypes, devices and ranks of the example inputs; options as of `jit`.
 
-    The result refuses (`Invalid`, naming argument, expected and actual) calls that do not fit `dynamic`."""
-    strict = options.pop("strict", True)
-    compiled = Jit(fn, strict=strict, **options)
+    The result refuses (`Invalid`, naming argument, expected and actual) calls that do not fit `dynamic`.
+    `CallError` for arguments that it does not take."""
+    check_inputs(example_inputs)
+    compiled = Jit(
+        fn, dynamic=dynamic, target=target, tune=tune, strict=strict, compile_program=compile_program
+    )
     with torch.no_grad():
         compiled(*example_inputs)
     return compiled

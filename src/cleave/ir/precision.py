@@ -44,8 +44,9 @@ def assign(candidate: Candidate, user: Program) -> Candidate:
 
 
 def coarse_of(user: Program) -> frozenset[str]:
-    """The functions that may be coarse in what stands for the user's program: those that it rounds to 16 bits
-    wherever it has them, and nothing where numerics is `strict`.
+    """The functions that may be coarse in what stands for the user's program: those that it rounds to bf16
+    wherever it has them, and nothing where numerics is `strict`. (To float16 a tanh near 1 is rounded twice
+    as well as a coarse one may be.)
 
     Wherever: to algebra a value is the same in all dtypes, so that a candidate may have one node for a value
     that the user computes in two, and its dtype says nothing of where it goes."""
@@ -61,7 +62,7 @@ def coarse_of(user: Program) -> frozenset[str]:
             elif isinstance(node.op, Scan) and node.op.body not in seen:
                 seen.add(node.op.body)
                 programs.append(node.op.body)
-    return frozenset(fn for fn, dtypes in found.items() if dtypes <= set(NARROW))
+    return frozenset(fn for fn, dtypes in found.items() if dtypes == {"bf16"})
 
 
 def narrows(condition: Condition, dtype: str) -> bool:

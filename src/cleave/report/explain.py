@@ -71,10 +71,19 @@ def summary(plan: Plan) -> str:
     point = dynamic_text(plan, plan.representatives[0])
     return (
         f"{plan.program.name} for {plan.target}\n"
+        f"Decided by {decided(plan)}.\n"
         f"{len(plan.found.candidates)} candidates, {len(plan.variants)} variants. "
         f"At {point}: candidate '{chosen.candidate.form}', {', '.join(facts(chosen.tiles))}, "
         f"{amount(chosen.cost.seconds)}s by the cost model.\n"
     )
+
+
+def decided(plan: Plan) -> str:
+    """What decided for the first variant: a recipe, by its file and the point that was measured, or the cost
+    model, and why no recipe did."""
+    if plan.target == "interpret":
+        return "the cost model: no recipe serves Triton's interpreter"
+    return plan.recipe.decided(plan.variants[0].tiles, plan.representatives[0])
 
 
 def section(title: str, body: str) -> str:
@@ -151,6 +160,7 @@ def as_data(plan: Plan) -> dict[str, object]:
     return {
         "program": print_program(plan.program),
         "target": plan.target,
+        "decided": decided(plan),
         "recipe": plan.recipe.text() if plan.recipe or plan.recipe.notes else None,
         "counts": dict(plan.found.counts),
         "dropped": [

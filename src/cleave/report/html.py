@@ -8,7 +8,7 @@ import jinja2
 
 from cleave.ir.text import print_candidate, print_program
 from cleave.pipeline import Plan, emit
-from cleave.report.explain import before_after, rejected
+from cleave.report.explain import before_after, decided, rejected, summary
 from cleave.report.found import (
     candidates_text,
     conditions_text,
@@ -82,6 +82,7 @@ def group(title: str, name: str, text: str) -> Part:
 
 def _groups(plan: Plan, prefix: str = "") -> list[Part]:
     return [
+        group(f"{prefix}In short", f"Decided by {decided(plan)}", summary(plan)),
         group(f"{prefix}Program", "As captured", print_program(plan.program)),
         {"title": f"{prefix}What was found", "parts": _candidates(plan)},
         {"title": f"{prefix}What was chosen", "parts": _variants(plan)},

@@ -269,7 +269,8 @@ def _tiles(text: str, program: Program) -> TileProgram:
 @dataclass(slots=True)
 class Adopted:
     """The recipe that serves a program, under the program's own names; `path` is None where there is none.
-    `notes` says what was passed over and why."""
+    `notes` says what was passed over and why, `elsewhere` names files for the same program on other devices
+    where none is for this one."""
 
     program: Program
     path: Path | None = None
@@ -278,6 +279,7 @@ class Adopted:
     notes: tuple[str, ...] = ()
     device: str = ""
     made_with: str = ""
+    elsewhere: tuple[str, ...] = ()
     modelled: dict[tuple[TileProgram, int], float] = field(
         default_factory=dict["tuple[TileProgram, int]", float]
     )
@@ -314,6 +316,30 @@ class Adopted:
         """The fastest tile program of the tuned point nearest to some sizes."""
         return min(self.best, key=lambda item: self._distance(item[0], sizes))[1] if self else None
 
+    def decided(self, tiles: TileProgram, sizes: Mapping[Dim, int]) -> str:
+        """What decided for a tile program at some sizes, in a line: the recipe and the point where it was
+        measured, or the cost model and why no recipe did."""
+        own = [(point, times) for point, times in self.timings if tiles in times]
+        if self.path is not None and own:
+            point, times = min(own, key=lambda item: self._distance(item[0], sizes))
+            away = self._distance(point, sizes)
+            how = "these very sizes" if not away else "the nearest that was measured"
+            if away > NEAR:
+                how += (
+                    "; so far from it a call takes what the cost model, scaled by it, expects to be fastest"
+                )
+            return f"recipe {self.path.name}: {times[tiles] * 1e6:.1f} us measured at {_at(point)}, {how}"
+        if self.notes:
+            more = len(self.notes) - 1
+            name = f"{self.path.name}: " if self.path is not None else ""
+            told = self.notes[-1 if name else 0]
+            why = f"passed over {name}{told}" + (f" (and {more} more, below)" if more else "")
+        elif self.elsewhere:
+            why = f"no recipe for this device, only for others: {', '.join(self.elsewhere)}"
+        else:
+            why = "no recipe for this program on any device; `cleave tune` makes one"
+        return f"the cost model: {why}"
+
     def seconds(self, tiles: TileProgram, sizes: Mapping[Dim, int], model: Model) -> float:
         """What a tile program is expected to take: the cost model's word, scaled by measured over modelled at
         the nearest tuned sizes; where this one was not measured, by the best one's there, and more. Farther
@@ -341,19 +367,19 @@ class Adopted:
             lines.append(f"{self.path.name}, tuned on {self.device} with {self.made_with}")
             for point, tiles in self.best:
                 times = next(t for p, t in self.timings if p == point)
-                at = (
-                    ", ".join(f"{atom} = {size}" for atom, size in point.items())
-                    or "the sizes of the program"
-                )
                 entry = self.entry(tiles)
-                lines.append(
-                    f"  {at}: {times[tiles] * 1e6:.1f} us measured, from '{entry.form if entry else ''}'"
-                )
+                form = entry.form if entry else ""
+                lines.append(f"  {_at(point)}: {times[tiles] * 1e6:.1f} us measured, from '{form}'")
             lines.append(
                 "Other sizes: the cost model, scaled by measured over modelled at the nearest of these."
             )
         lines += [f"passed over: {note}" for note in self.notes]
         return "\n".join(lines) or "none: the cost model alone decides"
+
+
+def _at(point: Sizes) -> str:
+    """A tuned point, for people."""
+    return ", ".join(f"{atom} = {size}" for atom, size in point.items()) or "the sizes of the program"
 
 
 def find(program: Program, target: str) -> Adopted:
@@ -377,7 +403,14 @@ def find(program: Program, target: str) -> Adopted:
             if found:
                 found.notes = tuple(notes)
                 return found
-    return Adopted(program, notes=tuple(notes))
+    others = dict.fromkeys(
+        name
+        for _, index in indexed
+        for (other, where), names in index.items()
+        if other == digest and where != _slug(device)
+        for name in names
+    )
+    return Adopted(program, notes=tuple(notes), elsewhere=tuple(others))
 
 
 def _adopted(path: Path, program: Program, device: str, target: str, notes: list[str]) -> Adopted | None:

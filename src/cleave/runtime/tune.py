@@ -21,19 +21,17 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from cleave.ir.dims import Atom
-from cleave.ir.text import print_program
 from cleave.runtime.machines import device_name
 from cleave.runtime.naming import program_digest, sizes_text, tiles_digest
 from cleave.runtime.tune_build import Builders, Job
+from cleave.runtime.tune_measure import Measurer, Unready
 from cleave.runtime.tune_point import Choice, Event, Limits, Point, Result, Tuned, Watch
-from cleave.runtime.tune_process import BEAT, Died, Late, Message, Process
+from cleave.runtime.tune_process import BEAT
 from cleave.runtime.tune_space import ordered, refinements, visitors
 from cleave.runtime.tune_store import RIGHT, SLOW, Key, Measured, Store, versions
 from cleave.runtime.turns import device_lock
 from cleave.schedule.text import print_tiles
 
-TASK_SECONDS = 120.0
-"""After this long the making of a point's arguments and standard hangs."""
 FINALISTS, NEAR = 6, 1.25
 """How many are timed again in turns, and how far behind the first they may be."""
 FINAL_SECONDS, FINAL_SHARE = 3.0, 0.1
@@ -50,8 +48,6 @@ AHEAD, LATER = 24, 1000
 """So many of the next point are built when nothing of this one is left to build."""
 MEASURE_SHARE = 0.2
 """Of the time that was left when a few were begun, what is kept to measure those that are built in time."""
-LEAST_ASKED = 0.5
-"""The measuring process is given so many seconds at least, whatever the budget says."""
 
 Each = Callable[[int, Tuned], None]
 Pending = Point | Future[Point]
@@ -94,19 +90,13 @@ def key_of(point: Point) -> Key:
 # ---------------------------------------------------------------- one run
 
 
-class _Unready(Exception):
-    """The measuring process dies or hangs before it has measured anything."""
-
-
 class _Tuner:
     def __init__(self, limits: Limits, store: Store, watch: Watch, refine: bool, start: float) -> None:
         self.limits, self.store, self.watch, self.refine = limits, store, watch, refine
         self.builders = Builders(limits.jobs or jobs_here())
-        self.measurer: Process | None = None
-        self.warming = False
-        self.begun: tuple[int, str] = (0, "")
         self.place, self.total = 0, 0
         self.end = start + limits.budget
+        self.measurer = Measurer(limits, self.end, self._note, self._beat, self._ended)
         self.at: _Run | None = None
         self.coming: list[tuple[int, Pending]] = []
         self.sent: set[tuple[int, str]] = set()
@@ -118,8 +108,7 @@ class _Tuner:
 
     def __exit__(self, *_: object) -> None:
         self.builders.stop()
-        if self.measurer is not None:
-            self.measurer.kill()
+        self.measurer.stop()
 
     def run(self, points: Sequence[Pending], target: str, each: Each) -> list[Tuned]:
         self.total = len(points)
@@ -153,9 +142,7 @@ class _Tuner:
         CPU compilers are processes of their own, which have nothing to import."""
         if target != "cpu":
             self.builders.start(target)
-        self.measurer = Process("measure")
-        self.measurer.send({"ask": "warm", "target": target})
-        self.warming = True
+        self.measurer.warm(target)
 
     def _all_worked_out(self, points: Sequence[Pending]) -> None:
         """Wait until no process works out points any more, which would take the cores from the kernels; but
@@ -199,7 +186,7 @@ class _Tuner:
             if refine and time.monotonic() < last:
                 self._round(run, ordered(refinements(run.ranked()), point.target), last)
             self._finals(run)
-        except _Unready as error:
+        except Unready as error:
             note = str(error)
         note = note or ("" if run.ranked() or not run.total else self._ended())
         self.builders.drop(self.place)
@@ -228,7 +215,7 @@ class _Tuner:
             self._send(job, places[job.digest])
         self._send_next()
         with device_lock(run.key.device, self._beat):
-            self._ready(run)  # while the compilers work
+            self.measurer.at(run.point, run.key)  # while the compilers work
         built = [self.early.pop((self.place, d)) for d in places if (self.place, d) in self.early]
         wanted = set(places) - {job.digest for job in built}
         while (wanted or built) and not self._late(run, until):
@@ -240,7 +227,7 @@ class _Tuner:
         """Build a few, measure them while no compiler works, then more, until what is left is not enough for
         that. At the first point the likeliest is built alone, while the measuring process gets ready:
         something is known as soon as can be."""
-        begun, size, each = 0, self.builders.count if self.begun[0] else 1, 0.0
+        begun, size, each = 0, self.builders.count if self.measurer.has_begun else 1, 0.0
         while begun < len(jobs) and not self._late(run, until - (each if run.right else 0.0)):
             batch = jobs[begun : begun + size]
             built = self._built(run, batch, begun, until)
@@ -259,7 +246,7 @@ class _Tuner:
         for job in batch:
             self._send(job, urgency + places[job.digest])
         with device_lock(run.key.device, self._beat):
-            self._ready(run)  # while the compilers work
+            self.measurer.at(run.point, run.key)  # while the compilers work
         start = time.monotonic()
         while wanted and not self._late(run, until):
             if built and time.monotonic() > until - MEASURE_SHARE * (until - start):
@@ -351,12 +338,12 @@ class _Tuner:
         """Check and time one tile program while no other tuner uses the device."""
         self.phase = "measuring"
         with device_lock(run.key.device, self._beat):
-            self._ready(run)
+            self.measurer.at(run.point, run.key)
             before = self.store.rows(run.key).get(job.digest)
             if before is not None and before.known(job.patience):
                 return before  # another tuner was faster
             self.store.begin(run.key, job.digest, job.text)
-            measured = self._asked(run, job)
+            measured = self.measurer.asked(run.point, run.key, job)
             if measured.status == "waiting":
                 self.store.forget(run.key, job.digest)
                 return measured
@@ -364,69 +351,6 @@ class _Tuner:
             measured = replace(measured, detail=detail)
             self.store.end(run.key, job.digest, measured)
         return measured
-
-    def _asked(self, run: _Run, job: Job) -> Measured:
-        """What the measuring process says; `waiting` if the budget has ended before it said anything."""
-        process = self._ready(run)
-        slow = False
-        try:
-            load = {"ask": "load", "digest": job.digest, "tiles": job.text}
-            patience, slow = self._within(job.patience)
-            answer = process.ask(load, patience, self._beat)
-            if answer["status"] == "loaded":
-                patience, slow = self._within(self.limits.measure_seconds)
-                answer = process.ask({"ask": "measure", "digest": job.digest}, patience, self._beat)
-        except Died as death:
-            self.measurer = None
-            return Measured("crash", detail=str(death))
-        except Late:
-            self.measurer = None
-            if slow:
-                return Measured("waiting")
-            return Measured("hang", detail=f"no answer within {self.limits.measure_seconds:g} s")
-        return Measured(
-            answer["status"], answer.get("seconds"), answer.get("error"), answer.get("detail", "")
-        )
-
-    def _within(self, seconds: float) -> tuple[float, bool]:
-        """Seconds that something may take so that the budget holds, and whether it is the budget that says
-        so."""
-        left = max(LEAST_ASKED, self.end - time.monotonic())
-        return min(seconds, left), left < seconds
-
-    def _ready(self, run: _Run) -> Process:
-        """The measuring process, at this point."""
-        if self.measurer is None:
-            self.measurer, self.warming = Process("measure"), False
-        here = (self.measurer.pid, f"{run.key}")
-        if self.begun != here:
-            program = run.point.program
-            message: Message = {
-                "ask": "task",
-                "target": run.point.target,
-                "program": print_program(program),
-                "sizes": {atom.name: run.point.sizes[atom] for atom in program.dynamic},
-                "precision": torch.get_float32_matmul_precision(),
-                "threads": torch.get_num_threads() if run.point.target == "cpu" else 0,
-            }
-            self.phase = "making arguments and the right results"
-            try:
-                if self.warming:
-                    self.measurer.answer(TASK_SECONDS, self._beat)
-                    self.warming = False
-                answer = self.measurer.ask(message, self._within(TASK_SECONDS)[0], self._beat)
-            except Died as death:
-                self.measurer = None
-                raise _Unready(f"the measuring process could not take up the point: {death}") from death
-            except Late:
-                self.measurer = None
-                seconds, short = self._within(TASK_SECONDS)
-                why = self._ended() if short else f"{self.phase} took more than {seconds:g} s"
-                raise _Unready(why) from None
-            self.begun = here
-            if answer["status"] != "ready":
-                raise _Unready(answer["detail"])
-        return self.measurer
 
     def _finals(self, run: _Run) -> None:
         """Time the best few once more, in turns: alone, the clock's rate of the moment decides."""
@@ -439,19 +363,9 @@ class _Tuner:
         texts = {tiles_digest(r.choice.tiles, run.point.program): print_tiles(r.choice.tiles) for r in last}
         seconds = min(FINAL_SECONDS, max(0.3, FINAL_SHARE * self.limits.budget / max(1, self.total)))
         self._say(f"the best {len(last)} in turns")
-        try:
-            with self.builders.quiet(run.point.target), device_lock(run.key.device, self._beat):
-                process = self._ready(run)
-                for digest, text in texts.items():
-                    message = {"ask": "load", "digest": digest, "tiles": text}
-                    process.ask(message, self._within(self.limits.patience)[0], self._beat)
-                message = {"ask": "compare", "digests": list(texts), "seconds": min(seconds, left / 2)}
-                longest = seconds + self.limits.measure_seconds * len(last)
-                answer = process.ask(message, self._within(longest)[0], self._beat)
-        except (Died, Late):
-            self.measurer = None  # what was measured alone stands
-            return
-        for digest, median in answer["seconds"].items():
+        with self.builders.quiet(run.point.target), device_lock(run.key.device, self._beat):
+            found = self.measurer.compared(run.point, run.key, texts, seconds, left)
+        for digest, median in found.items():
             old = run.results[digest]
             new = replace(old.measured, seconds=median)
             self.store.end(run.key, digest, new)
@@ -460,6 +374,9 @@ class _Tuner:
     def _ended(self) -> str:
         """Why there is nothing, where the time was too short."""
         return f"the budget of {self.limits.budget:g} s ended while {self.phase}; {self.builders.told}"
+
+    def _note(self, what: str) -> None:
+        self.phase = what
 
     def _say(self, what: str) -> None:
         self.phase = what

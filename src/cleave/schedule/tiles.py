@@ -169,8 +169,8 @@ class Carry:
 class Loop:
     """Run `body` for each tile of `index` in `[start, stop)`, then `updates` (all at once): each pair sets
     a carried accumulator to a value of the body. `exact`: every tile is full, so nothing is masked on this
-    index. `closed`: from `stop` on a predicate makes nothing of all that the body accumulates, so what does
-    not leave its tensors need not be masked on this index."""
+    index. `closed`: from `stop` on a select by a predicate makes nothing of all that the body accumulates,
+    so what does not leave its tensors need not be masked on this index (`schedule.closing`)."""
 
     index: Index
     tile: int

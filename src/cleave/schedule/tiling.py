@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Atom, Dim, Index, Part, Parts, Term
-from cleave.schedule.bounds import Affine, Order, known, segments
+from cleave.schedule.affine import Affine, known
+from cleave.schedule.bounds import Order, segments
 from cleave.schedule.placing import Places, place
 from cleave.schedule.tiles import (
     Carry,

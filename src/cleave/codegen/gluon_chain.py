@@ -88,6 +88,8 @@ def _alike(
     if one.keys() != two.keys():
         return False
     loads = [{s.out for s in loop.body if isinstance(s, Load)} for loop in (first, second)]
+    if any(a in rows.memory.held for p in (*one.values(), *two.values()) for a in p.args):
+        return False  # it stays in shared memory while the loops run
     for target, product in one.items():
         rings = [
             [rows.copies.loads[a] for a in p.args if a in own]

@@ -101,3 +101,16 @@ def test_three_groups_have_no_registers_for_sums_of_256_columns() -> None:
     shapes = {(k.groups, *(axis.tile for axis in k.grid)) for k in kernels(made) if k.groups}
     assert shapes and all(rows * columns // (groups * 128) <= 128 for groups, rows, columns in shapes)
     assert all(columns < 256 for groups, _, columns in shapes if groups == 3)
+
+
+@pytest.mark.parametrize(("width", "first_is_full"), [(128, False), (512, True)])
+def test_a_loop_without_predicate_begins_with_its_border_where_sums_are_wide(
+    width: int, first_is_full: bool
+) -> None:
+    """128 columns: code for fewer steps is worth the masks. 512 columns are shared."""
+    found = [kernel for kernel in kernels(planned(width, 2048)) if kernel.groups]
+    assert found
+    for kernel in found:
+        loops = [s for s in kernel.body if isinstance(s, Loop)]
+        assert [loop.exact for loop in loops] == [first_is_full, not first_is_full]
+        assert not any(loop.closed for loop in loops)

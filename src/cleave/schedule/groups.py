@@ -62,12 +62,14 @@ def shares_columns(tiling: Tiling) -> bool:
 def order_of(graph: Graph, tiling: Tiling) -> Order:
     """Which loops of a tiling begin with their last border (`bounds.segments`). Without a predicate that
     means masks for a tile that is often full (1 us each at 64 columns), and pays where code would be too
-    large for the instruction caches: with wide sums (128 columns: 77 KiB; 63 with the border first)."""
+    large for the instruction caches: with wide sums (128 columns: 77 KiB; 63 with the border first) beside
+    what a step computes of a row. Loops of products alone have little code."""
     if not tiling.groups or shares_columns(tiling):
         return Order.FORWARDS
     sums = [prod(tiling.tiles[i] for i in slot.axes) for slot in graph.slots]
     wide = max(sums, default=0) >= WIDE_SUMS * THREADS * tiling.groups
-    return Order.BACKWARDS if wide else Order.BACKWARDS_IF_ENDED
+    mixed = any(len({frozenset(slot.axes) for slot in loop.slots}) > 1 for loop in graph.loops)
+    return Order.BACKWARDS if wide and mixed else Order.BACKWARDS_IF_ENDED
 
 
 def has_registers(graph: Graph, tiling: Tiling, carried: int, largest: int) -> bool:

@@ -21,7 +21,7 @@ from cleave.errors import BuildError, Infeasible, Invalid, Unsupported
 from cleave.ir.candidate import Candidate, Fold
 from cleave.ir.dims import Atom, Dim, Parts, size_of
 from cleave.ir.ops import Input, Scalar
-from cleave.ir.precision import NARROW, assign, narrows, overflows
+from cleave.ir.precision import NARROW, assign, narrows, overflows, rounds_operands
 from cleave.ir.program import Program
 from cleave.ir.sizes import infer_sizes
 from cleave.ir.states import states_apart
@@ -137,8 +137,8 @@ def tuned(
 
 def usable(program: Program, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Those that the settings allow: stable ones unless numerics is `fast`, without operands whose range a
-    narrow dtype of the program may not hold; the user's own always, and nothing else, not even through a
-    Fold that rescales, where numerics is `strict`."""
+    narrow dtype of the program may not hold, or that it would round where the user's are exact; the user's own
+    always, and nothing else, not even through a Fold that rescales, where numerics is `strict`."""
     fast, reassociate = knobs().numerics == "fast", knobs().reassociate
     first, *others = candidates
     if knobs().numerics == "strict":
@@ -149,6 +149,7 @@ def usable(program: Program, candidates: Sequence[Candidate]) -> tuple[Candidate
     kept = [c for c in kept if not any(overflows(x, wide) for x in c.conditions)]
     if not fast:
         kept = [c for c in kept if c.stable and not any(narrows(x, d) for x in c.conditions for d in narrow)]
+        kept = [c for c in kept if not rounds_operands(c, program)]
     return (first, *kept)
 
 

@@ -10,6 +10,7 @@ become coarse ones, which a machine may have as one instruction.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -82,6 +83,37 @@ def overflows(condition: Condition, dtype: str) -> bool:
     if condition.kind != "exponent" or not condition.bound.startswith("<= "):
         return False
     return float(condition.bound.removeprefix("<= ")) > MOST_EXPONENT[dtype]
+
+
+def rounds_operands(candidate: Candidate, user: Program) -> bool:
+    """Does a candidate round to 16 bits what the user's program multiplies as it is: an input, scaled before
+    a product instead of behind it? Each term of the sum is then off by half a unit, and terms that cancel
+    leave that; the user's own rounding is of the sum. A power of two scales exactly."""
+    given = {
+        access.node
+        for node in user.nodes
+        if is_matrix_product(pair_operands(node))
+        for access in node.args
+        if isinstance(access.node.op, Input) and access.node.dtype in NARROW
+    }
+    products = (pair_operands(node) for node in candidate.program.nodes)
+    operands = (a.node for product in products if is_matrix_product(product) for a in product.args)
+    return bool(given) and any(_scaled(operand) in given for operand in operands)
+
+
+def _scaled(node: Node) -> Node | None:
+    """The input that a node is a multiple of, by a number that is no power of two."""
+    inexact = False
+    while isinstance(node.op, Map) and node.op.fn in ("mul", "div", "neg", "cast", "id"):
+        args = [access.node for access in node.args]
+        numbers = [n.op.value for n in args if isinstance(n.op, Const)]
+        inner = [n for n in args if not isinstance(n.op, Const | Scalar)]
+        inexact |= any(math.frexp(float(x))[0] not in (0.5, -0.5) for x in numbers)
+        inexact |= any(isinstance(n.op, Scalar) for n in args)
+        if len(inner) != 1:
+            return None
+        node = inner[0]
+    return node if inexact and isinstance(node.op, Input) else None
 
 
 def _wide(program: Program) -> str:

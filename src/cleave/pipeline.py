@@ -137,8 +137,8 @@ def tuned(
 
 def usable(program: Program, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Those that the settings allow: stable ones unless numerics is `fast`, without operands whose range a
-    narrow dtype of the program may not hold, or that it would round where the user's are exact; the user's own
-    always, and nothing else, not even through a Fold that rescales, where numerics is `strict`."""
+    narrow dtype of the program may not hold, or that it would round where the user's are exact; the user's
+    own always, and nothing else, not even through a Fold that rescales, where numerics is `strict`."""
     fast, reassociate = knobs().numerics == "fast", knobs().reassociate
     first, *others = candidates
     if knobs().numerics == "strict":

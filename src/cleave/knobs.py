@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import platformdirs
+
+from cleave.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,25 @@ class Knobs:
     recipes: tuple[Path, ...] = ()
 
 
+NUMERICS = ("strict", "stable", "fast")
+
+
+def _one_of(name: str, usual: str, allowed: Sequence[str]) -> str:
+    """A setting of the environment; `Invalid` if it is none of those allowed."""
+    value = os.environ.get(name) or usual
+    if value not in allowed:
+        raise Invalid(f"{name} is {value!r}", hint=f"one of {', '.join(allowed)}; without it {usual} holds")
+    return value
+
+
 def _read() -> Knobs:
     env = os.environ
     folder = env.get("CLEAVE_CACHE_DIR") or platformdirs.user_cache_dir("cleave")
     return Knobs(
         cache_dir=Path(folder),
-        numerics=env.get("CLEAVE_NUMERICS", "stable"),
+        numerics=_one_of("CLEAVE_NUMERICS", "stable", NUMERICS),
         compiler=env.get("CLEAVE_COMPILER", ""),
-        reassociate=env.get("CLEAVE_REASSOCIATE", "0") == "1",
+        reassociate=_one_of("CLEAVE_REASSOCIATE", "0", ("0", "1")) == "1",
         data_dir=Path(env.get("CLEAVE_DATA_DIR") or platformdirs.user_data_dir("cleave")),
         recipes=tuple(Path(p) for p in env.get("CLEAVE_RECIPES", "").split(os.pathsep) if p),
     )

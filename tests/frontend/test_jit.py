@@ -449,3 +449,14 @@ def test_an_unknown_target_is_refused_at_once():
         cleave.jit(lambda x: x + 1, target="tpu")
     with pytest.raises(Invalid, match="unknown target 'tpu'"):
         cleave.jit(target="tpu")
+
+
+def test_a_call_of_another_form_is_told_apart_from_one_with_other_arguments() -> None:
+    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 2 + y
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    fast = cleave.compile(added, (x, y))
+    for call in (lambda: fast(x, y=y), lambda: fast(x.numpy(), y), lambda: fast([1.0], y)):
+        with pytest.raises(Invalid, match="2 tensors in other places of a call"):
+            call()

@@ -261,6 +261,16 @@ def test_settings_that_bar_a_candidate_bar_its_tile_programs(recipe: Recipe, fol
     torch.testing.assert_close(compiled(x, w)[0], x @ w * torch.rsqrt((x * x).sum(-1, keepdim=True)))
 
 
+@pytest.mark.parametrize("name", ["mine.recipe", "my.own.name.recipe"])
+def test_a_recipe_may_have_a_name_of_its_own(recipe: Recipe, folder: Path, name: str) -> None:
+    saved = save(recipe, folder)
+    saved.rename(folder / name)
+    recipes._index.cache_clear()
+    found = find(PROGRAM, "cpu")
+    assert found and name in found.text()
+    assert not find(parse_program(TEXT.replace("K = 48", "K = 56")), "cpu")
+
+
 def test_the_first_folder_wins_and_no_folder_is_no_error(recipe: Recipe, folder: Path) -> None:
     assert not find(PROGRAM, "cpu") and find(PROGRAM, "cpu").text().startswith("none")
     later = recipe_of(tuned(PROGRAM, 3, 64))

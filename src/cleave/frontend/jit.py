@@ -305,8 +305,14 @@ class Jit:
         self.noted[fallback] = None
 
     def _refuse(self, key: Any, first: Any) -> None:
-        if key[0] != first[0] or len(key[1]) != len(first[1]):
+        if len(key[1]) != len(first[1]):
             raise Invalid(f"{self._name} was compiled for {len(first[1])} arguments, not {len(key[1])}")
+        if key[0] != first[0]:
+            raise Invalid(
+                f"{self._name} was compiled for {len(first[1])} tensors in other places of a call",
+                hint="by position or by name as when it was compiled, and tensors (no arrays, no lists); "
+                "@cleave.jit compiles each form of a call for itself",
+            )
         names = next(iter(self.kinds.values())).variants
         for number, (expected, actual) in enumerate(zip(first[1], key[1], strict=True)):
             if expected != actual:

@@ -469,13 +469,24 @@ def _changed(folder: Path) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _index(folder: Path, changed: int) -> Mapping[tuple[str, str], tuple[str, ...]]:
-    """The files of a folder by the digest of the program and the device; `changed` tells versions of the
-    folder apart."""
+    """The files of a folder by the digest of the program and the device, which their names say or, where
+    they have a name of their own, their heads; `changed` tells versions of the folder apart."""
     found: dict[tuple[str, str], list[str]] = {}
     if not changed:
         return {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         parts = path.name.removesuffix(SUFFIX).split(".")
-        if len(parts) >= 3:
-            found.setdefault((parts[-2], parts[-1]), []).append(path.name)
+        named = len(parts) >= 3 and re.fullmatch("[0-9a-f]{24}", parts[-2])
+        key = (parts[-2], parts[-1]) if named else _headed(path)
+        found.setdefault(key, []).append(path.name)
     return {key: tuple(names) for key, names in found.items()}
+
+
+def _headed(path: Path) -> tuple[str, str]:
+    """The digest of the program and the device that a file's head says; empty where it cannot be read."""
+    try:
+        head = path.read_text(encoding="utf-8").partition("\n--- program\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return "", ""
+    said = {name: value for name, _, value in (line.partition(": ") for line in head.splitlines())}
+    return said.get("program", ""), _slug(said.get("device", ""))

@@ -48,6 +48,27 @@ def test_an_input_that_is_scaled_first_is_rounded(dtype: str) -> None:
     assert counts(scored(dtype, "0.3"), "fast")[1] > 0, "that asks for speed"
 
 
+@pytest.mark.parametrize(
+    ("first", "factor"), [("", "r[s]"), ("", "c[t]"), ("  h: f32 = div(1, size(D))\n", "h")]
+)
+def test_a_factor_of_rows_or_keys_or_a_size_is_rounded_as_a_number_is(first: str, factor: str) -> None:
+    program = parse_program(f"""program weighed(
+  q: f16[S, D],
+  k: f16[T, D],
+  v: f16[T, V],
+  r: f16[S],
+  c: f16[T],
+) {{
+{first}  dot[s: S, t: T]: f16 = contract[d: D](q[s, d], k[t, d])
+  x[s: S, t: T]: f16 = mul(dot[s, t], {factor})
+  y[s: S, t: T]: f16 = max(x[s, t], 0)
+  out[s: S, e: V]: f16 = contract[t: T](y[s, t], v[t, e])
+  return out[s, e]
+}}""")
+    found, allowed = counts(program)
+    assert found > 0 and allowed == 0
+
+
 @pytest.mark.parametrize(("dtype", "scale"), [("f32", "0.3"), ("f16", "0.125"), ("bf16", "-4")])
 def test_float32_and_powers_of_two_are_exact(dtype: str, scale: str) -> None:
     assert counts(scored(dtype, scale))[0] == 0

@@ -299,9 +299,9 @@ class Skew:
                 text = scope.filled(convert(base, base.text, "f32"), base.lanes, lanes)
             if text != target.text:
                 lines.append(Line(f"{target.text} = {text}", target.text, kept=True))
-            rows_, columns, over = scope.lengths([roles.m, roles.n, roles.k])
+            height, columns, over = scope.lengths([roles.m, roles.n, roles.k])
             kind = TYPES[scope.values[left].dtype]
-            nothing = f"gl.full(({rows_}, {over}), 0.0, {kind}, LEFT_{columns})"
+            nothing = f"gl.full(({height}, {over}), 0.0, {kind}, LEFT_{columns})"
             self.pending.append(Late(product, roles, self.targets[product.out], own, nothing, reads))
         names = dict.fromkeys(name for p in self.pending for name in p.reads)
         for name in names:

@@ -4,7 +4,7 @@ Algebra computes over the reals; here each value gets the dtype it is computed i
 float32 (float64 where the user's are). The operands of a product that matrix units can compute are
 narrowed to the dtype that the user's own product of the same tensors has; its accumulator stays float32.
 Casts among floats in the user's program are precision notes: they bind outputs, not intermediates.
-Functions that the user's program rounds to 16 bits need not be exact to the last places of float32: they
+Functions that the user's program rounds to bf16 need not be exact to the last places of float32: they
 become coarse ones, which a machine may have as one instruction.
 """
 
@@ -86,34 +86,36 @@ def overflows(condition: Condition, dtype: str) -> bool:
 
 
 def rounds_operands(candidate: Candidate, user: Program) -> bool:
-    """Does a candidate round to 16 bits what the user's program multiplies as it is: an input, scaled before
-    a product instead of behind it? Each term of the sum is then off by half a unit, and terms that cancel
-    leave that; the user's own rounding is of the sum. A power of two scales exactly."""
-    given = {
-        access.node
-        for node in user.nodes
-        if is_matrix_product(pair_operands(node))
-        for access in node.args
-        if isinstance(access.node.op, Input) and access.node.dtype in NARROW
-    }
+    """Does a candidate round to 16 bits what the user's program multiplies as it is: an input of a product of
+    inputs, scaled before it instead of behind it? Each term of the sum is then off by half a unit, and terms
+    that cancel leave that; the user's own rounding is of the sum (of the terms, too, where an operand of the
+    user's is computed). A power of two scales exactly."""
+    given: set[Node] = set()
+    for node in user.nodes:
+        sources = [access.node for access in node.args] if is_matrix_product(pair_operands(node)) else []
+        if all(isinstance(n.op, Input) and n.dtype in NARROW for n in sources):
+            given.update(sources)
     products = (pair_operands(node) for node in candidate.program.nodes)
     operands = (a.node for product in products if is_matrix_product(product) for a in product.args)
-    return bool(given) and any(_scaled(operand) in given for operand in operands)
+    return bool(given) and any(given & _scaled(operand) for operand in operands)
 
 
-def _scaled(node: Node) -> Node | None:
-    """The input that a node is a multiple of, by a number that is no power of two."""
-    inexact = False
-    while isinstance(node.op, Map) and node.op.fn in ("mul", "div", "neg", "cast", "id"):
-        args = [access.node for access in node.args]
-        numbers = [n.op.value for n in args if isinstance(n.op, Const)]
-        inner = [n for n in args if not isinstance(n.op, Const | Scalar)]
-        inexact |= any(math.frexp(float(x))[0] not in (0.5, -0.5) for x in numbers)
-        inexact |= any(isinstance(n.op, Scalar) for n in args)
-        if len(inner) != 1:
-            return None
-        node = inner[0]
-    return node if inexact and isinstance(node.op, Input) else None
+def _scaled(node: Node) -> set[Node]:
+    """The inputs that a node is a multiple of, by anything but a power of two."""
+    inexact, found, stack = False, set[Node](), [node]
+    while stack:
+        one = stack.pop()
+        match one.op:
+            case Map(fn=fn) if fn in ("mul", "div", "neg", "cast", "id"):
+                stack += [access.node for access in one.args]
+            case Const(value):
+                inexact |= math.frexp(float(value))[0] not in (0.5, -0.5)
+            case Input():
+                inexact |= bool(found)
+                found.add(one)
+            case _:
+                inexact = True
+    return found if inexact else set()
 
 
 def _wide(program: Program) -> str:

@@ -331,7 +331,9 @@ class Model:
         gl = SimpleNamespace(
             **kinds, int32="i32", constexpr=lambda value: SimpleNamespace(value=value),
             **dict.fromkeys(("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout"), lambda *_: None),
-            **dict.fromkeys(("BlockedLayout", "SwizzledSharedLayout"), lambda *_: None),
+            **dict.fromkeys(
+                ("BlockedLayout", "SwizzledSharedLayout", "DistributedLinearLayout"), lambda *_: None
+            ),
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
             allocate_shared_memory=self.allocate, warp_specialize=self.start, static_range=range,
             program_id=lambda _: Whole(self.own.block), num_programs=lambda _: Whole(self.blocks),

@@ -138,7 +138,10 @@ def test_a_step_counts_waits_and_frees_alike(name: str, group: int) -> None:
         for place, count in enumerate(counts):
             own[place] += count
     assert totals
-    running = name == "gate"  # there a step frees what the one before read, and the end frees the last
+    running = name in (
+        "gate",
+        "residual",
+    )  # there a step frees what the one before read, and the end frees the last
     for ring, (counts, waits, frees) in totals.items():
         once = (0, 1, 0)  # a tile that comes once is waited for and kept
         unread = (counts, 0, counts) if name == "latent" and group else once  # and what the first one reads
@@ -379,6 +382,22 @@ def test_the_lean_hyperbolic_tangent_is_within_five_units_in_the_last_place() ->
         off = np.abs(np.where(x < one(0.625), near, far) - right) / unit
         worst = max(worst, float(off.max()))
     assert worst < 5, worst
+
+
+def test_a_residual_leaves_the_rings_their_turns() -> None:
+    """What is added to a result is loaded by the groups, 16 bytes of a thread at a time, where a ring of it
+    would leave the loop two turns."""
+    text = text_of(program("residual"))
+    assert "r_ring" not in text and "WIDE_ROWS_64_256" in text
+    assert "w_ring = gl.allocate_shared_memory(gl.bfloat16, [3, 64, 256]" in text
+    narrow = text_of(changed("residual", "w1: W1 by 256", "w1: W1 by 64"))
+    assert "r_ring" in narrow and "WIDE" not in narrow
+
+
+def test_results_without_room_in_shared_memory_leave_in_pieces_of_16_bytes() -> None:
+    text = text_of(program("deep"))
+    assert "copy_out(out" not in text and "div4_wide = gl.convert_layout(div4, WIDE_64_256)" in text
+    assert "gl.store(" in text and "copy_out(out" in text_of(program("short"))
 
 
 def test_a_block_is_divided_by_the_reciprocal_of_each_row() -> None:

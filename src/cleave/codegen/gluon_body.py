@@ -20,7 +20,7 @@ from cleave.codegen.gluon_plan import (
     Groups,
     RowScope,
 )
-from cleave.codegen.gluon_stores import store_rows
+from cleave.codegen.gluon_stores import store_rows, widened
 from cleave.codegen.gluon_text import LEAN_OF
 from cleave.codegen.triton_body import Body, fused_dots
 from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
@@ -352,5 +352,8 @@ class Rows(Body):
     def store(self, scope: Scope, statement: Store) -> None:
         assert isinstance(scope, RowScope)
         self.read(scope, statement.value)
-        if not store_rows(self, scope, statement):
-            super().store(scope, statement)
+        if store_rows(self, scope, statement):
+            return
+        wide = widened(self.memory, scope, statement)
+        super().store(wide or scope, statement)
+        scope.lines += wide.lines if wide else []

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from cleave.codegen.gluon_plan import Copies, Groups, Ring, RowScope, fits_beside
+from cleave.codegen.gluon_plan import Copies, Groups, Ring, RowScope, fits_beside, split_box
+from cleave.codegen.gluon_stores import load_wide
 from cleave.codegen.triton_maps import HALVES, TYPES
 from cleave.codegen.triton_memory import load
 from cleave.codegen.triton_scope import Scope
@@ -23,6 +24,11 @@ from cleave.schedule.tiles import ContractTile, Load, Loop, Statement
 
 WIDE_OPERAND = 256
 """Columns."""
+TRADED = 2048
+"""Bytes: 16 of each thread of a warp group."""
+WANTED_TURNS = 3
+"""Turns of the loops' rings that a tile which comes once must leave (a product of 14336 terms with its
+residual waited for copies 45% of the time with two)."""
 
 
 @dataclass(slots=True)
@@ -52,15 +58,20 @@ class GroupMemory:
         self.held: dict[str, Held] = {}
         self.scratch: dict[str, tuple[tuple[int, ...], str, str, int]] = {}
         self.products: dict[str, int] = {}
+        self.traded = 0
+        """Bytes in which threads trade: the compiler takes them."""
         self.last: dict[str, str] = {}
         """Of tiles that come once for each tile of the grid: the lines that free them."""
 
     def fetch(self, scope: RowScope, statement: Load, uses: int, *, once: bool) -> None:
         """A load: from the ring that the copying warp fills, or by the group itself. A tile comes `once` for
         each tile of the grid where no loop asks for it."""
-        ring = self.copies.ring_of(scope, statement, once=once) if uses else None
+        ring = None
+        if uses and not (once and self.shortens(scope, statement)):
+            ring = self.copies.ring_of(scope, statement, once=once)
         if ring is None:
-            scope.values[statement.out] = load(scope, statement)
+            wide = load_wide(self, scope, statement) if once else None
+            scope.values[statement.out] = wide or load(scope, statement)
             return
         slot, phase = f"{ring.name}_slot", f"{ring.name}_phase"
         scope.lines.append(Line(f"{slot} = {ring.name}_at % {ring.turns}", slot))
@@ -72,6 +83,17 @@ class GroupMemory:
             held = self.held[statement.out]
             self.last[statement.out], held.free = held.free, ""
             held.slot = slot
+
+    def shortens(self, scope: RowScope, statement: Load) -> bool:
+        """Whether a tile that no product reads, such as what is added to a result, would take from the loops'
+        rings turns that they want: a group then loads it itself."""
+        box = split_box(scope, statement, self.groups.apart, self.groups.count)
+        if box is None or self.products.get(statement.out):
+            return False
+        rings = [ring for ring in self.copies.rings.values() if not ring.once]
+        size = prod(box[0]) * width(statement.dtype) * self.groups.count
+        taken = self.scratch_bytes() + 2 * size  # the result's room is as large, as a rule
+        return not fits_beside(self.copies.rings.values(), taken, self.groups, WANTED_TURNS) and bool(rings)
 
     def hold(self, scope: RowScope, statement: Load, ring: Ring, slot: str, phase: str, uses: int) -> None:
         """A tile that a ring's slot holds, or will hold."""
@@ -180,9 +202,16 @@ class GroupMemory:
         """Whether shared memory takes so many bytes more beside the least turns of every ring."""
         return fits_beside(self.copies.rings.values(), self.scratch_bytes() + size, self.groups)
 
+    def may_trade(self) -> bool:
+        """Whether there is room in which a group's threads trade parts of a block; it is taken."""
+        size = TRADED * self.groups.count
+        if not self.traded and self.has_room(size):
+            self.traded = size
+        return self.traded > 0
+
     def scratch_bytes(self) -> int:
         """Bytes of the buffers that are no rings."""
-        total = 0
+        total = self.traded
         for shape, dtype, _, count in self.scratch.values():
             total += width(dtype) * count * prod(shape)
         return total

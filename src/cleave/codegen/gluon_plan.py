@@ -326,9 +326,9 @@ class RowScope(Scope):
 LEAST_DEPTH = 2
 
 
-def fits_beside(rings: Iterable[Ring], scratch: int, groups: Groups) -> bool:
-    """Whether the least turns of all rings fit in shared memory beside what is there once."""
-    least = sum(ring.bytes(groups.count) * (1 if ring.once else LEAST_DEPTH) for ring in rings)
+def fits_beside(rings: Iterable[Ring], scratch: int, groups: Groups, turns: int = LEAST_DEPTH) -> bool:
+    """Whether so many turns of all rings fit in shared memory beside what is there once."""
+    least = sum(ring.bytes(groups.count) * (1 if ring.once else turns) for ring in rings)
     return least + scratch <= SHARED_ROOM - BARRIER_ROOM
 
 

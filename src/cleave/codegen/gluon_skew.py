@@ -224,7 +224,7 @@ class Skew:
         self.rows.read(scope, onto)
         return scope.value(onto)
 
-    def others(self, scope: RowScope) -> list[Line]:
+    def others(self, scope: RowScope) -> Lines:
         """The new values of what the loop carries beside the late products' accumulators."""
         tails = {s.out for s in self.adds.values()}
         others = [(t, v) for t, v in self.loop.updates if v not in tails]

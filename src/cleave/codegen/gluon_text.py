@@ -1,8 +1,9 @@
 """The fixed parts of a generated Gluon module: imports, layouts by name, and device functions.
 
 A block of rows by columns lies in the layout of a warp group's matrix product, `MMA_n` for n columns; a
-vector along its rows in `ROWS_n`, along its columns in `COLUMNS_n`, and a left operand in `LEFT_n`. Texts
-are written as for Triton and translated word by word.
+vector along its rows in `ROWS_n`, along its columns in `COLUMNS_n`, and a left operand in `LEFT_n`. On its
+way from and to memory a block of 16-bit values lies in `WIDE_m_n` (m rows), of which a thread has 16 bytes at
+a time. Texts are written as for Triton and translated word by word.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ WIDEST = 256
 """Columns of one matrix instruction."""
 
 _LAYOUT = re.compile(r"\b(MMA|ROWS|COLUMNS|LEFT)_(\d+)\b")
+_WIDE = re.compile(r"\bWIDE_(?:(?:ROWS|COLUMNS)_)?(\d+)_(\d+)\b")
 _SHARED = re.compile(r"\bSHARED_(\d+)_(\d+)_(float16|bfloat16|float32)\b")
 _WORD = re.compile(r"(?<![\w.])(" + "|".join(HELPERS) + r")(?=\()|(?<=, )(larger|smaller|times)(?=\))")
 _ALONE = re.compile(r"^( +)(larger|smaller|times),$", re.M)
@@ -144,8 +146,27 @@ def layouts_for(texts: Iterable[str]) -> list[str]:
             "LEFT": f"gl.DotOperandLayout(0, MMA_{n}.value, 2)",
         }
         lines += [f"{kind}_{n} = gl.constexpr({form})" for kind, form in forms.items() if (kind, n) in kinds]
+    for rows, columns in sorted({(int(m), int(n)) for m, n in _WIDE.findall(text)}):
+        lines += wide_layouts(rows, columns)
     for rows, columns, kind in sorted(set(_SHARED.findall(text))):
         name = f"SHARED_{rows}_{columns}_{kind}"
         made = f"gl.NVMMASharedLayout.get_default_for([{rows}, {columns}], gl.{kind})"
         lines.append(f"{name} = gl.constexpr({made})")
     return lines
+
+
+def wide_layouts(rows: int, columns: int) -> list[str]:
+    """The layout of a block of 16-bit values of which each thread has 8 neighbours, and those of vectors
+    along its rows and columns. Every four threads have the rows that they have in `MMA_n`, so that they need
+    no others to change from one layout to the other."""
+    own = [[0, 1], [0, 2], [0, 4], [8, 0]]
+    own += [[0, 1 << n] for n in range(5, columns.bit_length() - 1)]
+    own += [[1 << n, 0] for n in range(6, rows.bit_length() - 1)]
+    quads = [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]]
+    name = f"WIDE_{rows}_{columns}"
+    bases = f"{own}, {quads}, [[16, 0], [32, 0]], []"
+    return [
+        f"{name} = gl.constexpr(gl.DistributedLinearLayout({bases}, [{rows}, {columns}]))",
+        f"WIDE_ROWS_{rows}_{columns} = gl.constexpr(gl.SliceLayout(1, {name}.value))",
+        f"WIDE_COLUMNS_{rows}_{columns} = gl.constexpr(gl.SliceLayout(0, {name}.value))",
+    ]

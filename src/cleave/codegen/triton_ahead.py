@@ -40,56 +40,41 @@ def may_run_ahead(loop: Loop) -> bool:
     return steps and all(isinstance(s, PLAIN) for s in loop.body)
 
 
-def merges(loop: Loop) -> bool:
-    """Whether a loop merges the states of parts, one after the other."""
-    steps = loop.tile == 1 and bool(loop.updates) and isinstance(loop.index.dim, Parts)
-    return steps and all(isinstance(s, PLAIN) for s in loop.body)
-
-
 def run_ahead(
     scope: Scope,
     body: Sequence[Line | Nested],
     counter: Counter,
     depth: int,
     written: frozenset[str],
-    merging: bool = False,
 ) -> tuple[list[Line], list[Line | Nested], tuple[str, ...]]:
     """The loads of a loop's body `depth` steps ahead. `written` has the pointers that the kernel stores to.
-    Returns lines to go before the loop, the new body, and the names that it carries from step to step.
-    `merging`: as deep as wished, and beyond the last step nothing is read again, because there are few steps
-    and each reads much."""
-    early = [line for line in body if isinstance(line, Line) and _is_early(line, body, counter, written)]
+    Returns lines to go before the loop, the new body, and the names that it carries from step to step."""
+    early = [line for line in body if isinstance(line, Line) and is_early(line, body, counter, written)]
     if not early or depth < 1:
         return [], list(body), ()
-    depth = depth if merging else min(depth, MOST_AHEAD)
+    depth = min(depth, MOST_AHEAD)
     last = str(int(counter.stop) - 1) if is_number(counter.stop) else f"{counter.stop} - 1"
     ahead = scope.names.take(f"{counter.name}_ahead")
     before: list[Line] = []
     then = f"{counter.name} + {depth}"
-    top = [Line(f"{ahead} = {then if merging else f'tl.minimum({then}, {last})'}", ahead)]
+    top = [Line(f"{ahead} = tl.minimum({then}, {last})", ahead)]
     carried: list[str] = []
     for line in early:
         name, text = line.target, line.text.split(" = ", 1)[1]
         queue = [scope.names.take(f"{name}_in_{n}") for n in range(depth)]
         for n, waiting in enumerate(queue):
             at = _position(counter, n, last)
-            early_text = _guarded(_moved(text, counter.name, at), counter)
-            if merging:
-                at = str(n) if counter.start == "0" else f"{counter.start} + {n}"
-                test = f"({at} < {counter.stop})"
-                early_text = _masked(_moved(text, counter.name, bracketed(at)), test)
+            early_text = _guarded(moved(text, counter.name, at), counter)
             before.append(Line(f"{waiting} = {early_text}", waiting))
         top.append(Line(f"{name} = {queue[0]}", name))
         top += [Line(f"{a} = {b}", a, kept=True) for a, b in itertools.pairwise(queue)]
-        moved = _moved(text, counter.name, ahead)
-        moved = _masked(moved, f"({ahead} < {counter.stop})") if merging else moved
-        top.append(Line(f"{queue[-1]} = {moved}", queue[-1], kept=True))
+        top.append(Line(f"{queue[-1]} = {moved(text, counter.name, ahead)}", queue[-1], kept=True))
         carried += queue
     rest = [line for line in body if line not in early]
     return before, [*top, *rest], tuple(carried)
 
 
-def _is_early(line: Line, body: Sequence[Line | Nested], counter: Counter, written: frozenset[str]) -> bool:
+def is_early(line: Line, body: Sequence[Line | Nested], counter: Counter, written: frozenset[str]) -> bool:
     """Whether a line loads what depends on nothing that the loop computes but its position."""
     _, equals, text = line.text.partition(" = ")
     if not equals or not line.target or not text.startswith("tl.load("):
@@ -110,7 +95,8 @@ def _position(counter: Counter, number: int, last: str) -> str:
     return bracketed(first) if not number else f"tl.minimum({first}, {last})"
 
 
-def _moved(text: str, name: str, at: str) -> str:
+def moved(text: str, name: str, at: str) -> str:
+    """A text at another position."""
     return re.sub(rf"\b{re.escape(name)}\b", at, text)
 
 
@@ -118,10 +104,10 @@ def _guarded(text: str, counter: Counter) -> str:
     """A load before the loop, which must read nothing where the loop has no step."""
     if is_number(counter.start) and is_number(counter.stop) and int(counter.start) < int(counter.stop):
         return text
-    return _masked(text, f"({counter.stop} > {counter.start})")
+    return masked(text, f"({counter.stop} > {counter.start})")
 
 
-def _masked(text: str, test: str) -> str:
+def masked(text: str, test: str) -> str:
     """A load that reads nothing unless a test holds."""
     if "mask=" in text:
         return text.replace("mask=", f"mask={test} & ", 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from cleave.codegen.triton_ahead import Counter, may_run_ahead, merges, run_ahead
+from cleave.codegen.triton_ahead import Counter, may_run_ahead, run_ahead
 from cleave.codegen.triton_maps import (
     NARROW_LIMIT,
     NARROW_WEIGHT,
@@ -24,8 +24,9 @@ from cleave.codegen.triton_maps import (
     typed,
 )
 from cleave.codegen.triton_memory import load, locate, store
+from cleave.codegen.triton_parts import GROUP, merges, several
 from cleave.codegen.triton_scope import Scope, is_number
-from cleave.codegen.triton_text import Line, Lines, Nested
+from cleave.codegen.triton_text import Line, Lines, Nested, assigned
 from cleave.codegen.triton_tiles import Roles, Span, Tile, loaded_twice, power_of_two, roles_of, uses_of
 from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Extent, Index
@@ -354,14 +355,19 @@ class Body:
             else (f"for {at} in range({stop}):")
         )
         how = f"  # {index.dim}" + (", every tile full" if statement.exact and tile > 1 else "")
-        inner.lines += self.updates(inner, statement.updates)
         carried = tuple(scope.values[target].text for target, _ in statement.updates)
+        count = self.together(inner, statement) if merges(statement) else 1
+        if count > 1:
+            pairs = self.new_values(inner, statement.updates)
+            words = {
+                inner.values[s.out].text for s in statement.body if isinstance(s, Load) and s.dtype == "f32"
+            }
+            lines = several(inner, inner.lines, pairs, Counter(at, start, stop), count, words)
+            scope.lines.append(Nested(f"for {at} in range({start}, {stop}, {count}):{how}", lines, carried))
+            return
+        inner.lines += self.updates(inner, statement.updates)
         lines = inner.lines
-        if merges(statement):
-            before, lines, more = self.merged_ahead(inner, statement, lines, Counter(at, start, stop))
-            scope.lines += before
-            carried += more
-        elif self.ahead and may_run_ahead(statement):
+        if self.ahead and may_run_ahead(statement):
             outputs = (t for t in scope.params.tensors.values() if t.role != "input")
             written = frozenset(scope.params.pointer(t.name) for t in outputs if t.role != "scalar")
             before, lines, more = run_ahead(inner, lines, Counter(at, start, stop), self.ahead, written)
@@ -369,19 +375,19 @@ class Body:
             carried += more
         scope.lines.append(Nested(head + how, lines, carried))
 
-    def merged_ahead(
-        self, inner: Scope, statement: Loop, lines: Lines, counter: Counter
-    ) -> tuple[list[Line], Lines, tuple[str, ...]]:
-        """The states of parts that are merged, loaded as many steps early as registers have room: they come
-        from the last cache, which takes longer to answer than a merge takes, and ask for little at once."""
+    def together(self, inner: Scope, statement: Loop) -> int:
+        """How many parts' states are asked for at once in a merge, as registers have room."""
         loads = [s for s in statement.body if isinstance(s, Load)]
         held = sum(prod(inner.lanes.shape(inner.values[s.out].lanes, inner.tiles)) for s in loads)
-        depth = min(MOST_PARTS, PARTS_REGISTERS * self.threads // max(1, held))
-        # A kernel does not load what it stores: nothing here is written meanwhile.
-        return run_ahead(inner, lines, counter, depth, frozenset(), merging=True)
+        count = max(1, min(MOST_PARTS, PARTS_REGISTERS * self.threads // max(1, held)))
+        return count if count < GROUP else count // GROUP * GROUP
 
-    def updates(self, scope: Scope, updates: Sequence[tuple[str, str]]) -> list[Line]:
+    def updates(self, scope: Scope, updates: Sequence[tuple[str, str]]) -> Lines:
         """Assignments to accumulators, all at once."""
+        return assigned(self.new_values(scope, updates))
+
+    def new_values(self, scope: Scope, updates: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """What changes: accumulators and their new values as text."""
         pairs: list[tuple[str, str]] = []
         for target, value in updates:
             into, tile = scope.value(target), scope.value(value)
@@ -391,13 +397,7 @@ class Body:
                 text = scope.filled(convert(tile, tile.text, into.dtype), tile.lanes, into.lanes)
             if text != into.text:
                 pairs.append((into.text, text))
-        assigned: list[str] = []
-        for target, text in pairs:
-            if any(text.startswith(name) for name in assigned):
-                names, texts = (", ".join(column) for column in zip(*pairs, strict=True))
-                return [Line(f"{names} = {texts}")]
-            assigned.append(target)
-        return [Line(f"{target} = {text}", target, kept=True) for target, text in pairs]
+        return pairs
 
     def store(self, scope: Scope, statement: Store) -> None:
         call = Line(store(scope, statement))

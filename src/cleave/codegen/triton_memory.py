@@ -210,20 +210,23 @@ def load(scope: Scope, statement: Load, *, again: bool = False) -> Tile:
         tile = described(scope, statement, tensor)
         if tile is not None:
             return tile
+    if fresh and again:
+        raise Infeasible(f"{tensor.name} is multiplied and read otherwise in the launch that stores it")
+    how = ', cache_modifier=".cg"' if fresh else ', eviction_policy="evict_last"' if again else ""
+    return by_pointers(scope, statement, how)
+
+
+def by_pointers(scope: Scope, statement: Load, how: str = "") -> Tile:
+    """Write a load of addresses, with some further arguments as text."""
+    tensor = scope.params.tensors[statement.tensor]
     place = place_of(scope, tensor, statement.terms, guarded=statement.guarded)
     text = place.address
     if place.masks:
         other = number(statement.other, statement.dtype)
         text += f", mask={' & '.join(place.masks)}, other={other}"
-    if fresh and again:
-        raise Infeasible(f"{tensor.name} is multiplied and read otherwise in the launch that stores it")
-    if fresh:
-        text += ', cache_modifier=".cg"'
-    elif again:
-        text += ', eviction_policy="evict_last"'
     made = tuple(scope.lanes.inside(lane, scope.tiles) for lane in place.lanes)
     zero = frozenset(place.indices) if statement.other == 0 else frozenset[Index]()
-    name = scope.line(statement.out, f"tl.load({text})")
+    name = scope.line(statement.out, f"tl.load({text}{how})")
     return Tile(name, statement.dtype, statement.axes, place.lanes, made, zero)
 
 

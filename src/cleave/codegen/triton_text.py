@@ -62,6 +62,17 @@ def words_of(text: str) -> set[str]:
     return set(_WORD.findall(text.split("  # ", 1)[0]))
 
 
+def assigned(pairs: Sequence[tuple[str, str]]) -> Lines:
+    """Assign texts to names, all at once."""
+    before: list[str] = []
+    for target, text in pairs:
+        if any(words_of(text) & {name} for name in before):
+            names, texts = (", ".join(column) for column in zip(*pairs, strict=True))
+            return [Line(f"{names} = {texts}")]
+        before.append(target)
+    return [Line(f"{target} = {text}", target, kept=True) for target, text in pairs]
+
+
 def prune(lines: Sequence[Line | Nested], live: set[str]) -> tuple[Lines, set[str]]:
     """Drop assignments that nothing reads. `live` holds the names read afterwards; returns the lines that
     stay and the names that must exist before them."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything worth running on a machine with an H200, one after the other, some 25 minutes:
+# Everything worth running on a machine with an H200, one after the other, some 30 minutes:
 #
 #     benchmarks/gpu_session.sh OUT [STAGE...]
 #
@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
 shift
-stages=("${@:-tests paper static ablation counters f16 flex autotune tuning overhead}")
+stages=("${@:-tests paper static ablation counters f16 flex autotune tuning sweep overhead}")
 known=benchmarks/results
 export PYTHONPATH="src:.:${PYTHONPATH:-}" PYTHONUNBUFFERED=1
 
@@ -42,6 +42,10 @@ for stage in ${stages[*]}; do
         autotune) bench 180 x-autotune paper --dtype bf16 --case matmul --case swiglu --peer max-autotune --budget 0.15 ;;
         tuning) python3 -m benchmarks.tuning_time --budget 40 --case swiglu --case gqa-d128 --case rmsnorm+matmul \
             --json "$out/tuning-h200.json" ;;
+        # All of the scheduler's tile programs at some points: the file, and what the cost model makes of it.
+        sweep) timeout 480 python3 -m benchmarks.sweep --limit 360 --json "$out/sweep-h200.json.gz" 2>&1 \
+            | tee "$out/sweep.log" | tail -1
+            python3 -m benchmarks.ranking --data "$out/sweep-h200.json.gz" --json "$out/ranking-sweep-h200.json" ;;
         overhead) python3 -m benchmarks.overhead "$out/overhead-h200.json" ;;
         *) echo "no stage $stage" && exit 2 ;;
     esac

@@ -2,26 +2,30 @@
 
     python -m benchmarks.ranking [--data FILE] [--pointers] [--json OUT.json]
 
-The data are sweeps on one H200 (bf16, cold L2, Triton 3.6): tile programs as text and their microseconds, for
-several points of the paper's subgraphs (`--json benchmarks/results/ranking-NAME.json` puts what is found into
-the report). Printed for each point: the rank correlation of modelled and measured
-times, how much slower than the best measured program the best of the model's first 1, 8 and 16 is, and by how
-much the modelled times of good programs are off. Programs that load through plain pointers (no descriptors)
-are not emitted today and only count with `--pointers`.
+The data are tile programs as text and their microseconds on one H200 (bf16, cold L2, Triton 3.6), for several
+points of the paper's subgraphs (`--json benchmarks/results/ranking-NAME.json` puts what is found into the
+report): the whole space of each point (`benchmarks.sweep`), or samples. Printed for each point: the rank
+correlation of modelled and measured times, how much slower than the best measured program the best of the
+model's first 1, 8 and 16 is, and by how much the modelled times of good programs are off. Only right programs
+have a place: those that a compiler refuses are passed over, as a compile passes them over. In samples,
+programs that load through plain pointers (no descriptors) are of an earlier emitter and only count with
+`--pointers`; a space is ranked as the scheduler has it.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.sweep import counts, read
 from cleave.ir.dims import Atom, Dim
+from cleave.runtime.tune_store import RIGHT
 from cleave.schedule.cost import cost_of
 from cleave.schedule.counting import statements
 from cleave.schedule.machine import H200
@@ -32,6 +36,8 @@ from cleave.schedule.tiles import ContractTile, TileProgram
 DATA = Path(__file__).parent / "results" / "tiles-h200.json.gz"
 FIRSTS = (1, 8, 16)
 LEAST_ROWS = 6
+ABOUT = ("device", "date")
+"""What a report says of a sweep."""
 
 
 def main() -> None:
@@ -40,24 +46,37 @@ def main() -> None:
     parser.add_argument("--pointers", action="store_true", help="count programs without descriptors, too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    points = json.loads(gzip.decompress(options.data.read_bytes()))
-    found = [ranked(point, options.pointers) for point in points]
+    data = read(options.data)
+    points = data if isinstance(data, list) else data["points"]
+    found = [ranked(point, options.pointers) for point in points if len(known(point)) > 1]
     print(table(found))
     if options.json:
-        options.json.write_text(json.dumps({"of": options.data.name, "points": found}, indent=1) + "\n")
+        about = {} if isinstance(data, list) else {key: data[key] for key in ABOUT}
+        lacking = [f"{p['case']} {p['phase']}" for p in points if len(known(p)) < 2]
+        about |= {"lacking": lacking} if lacking else {}
+        made = {"of": options.data.name, **about, "points": found}
+        options.json.write_text(json.dumps(made, indent=1) + "\n")
+
+
+def known(point: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows of a point that are right; samples have no others."""
+    return [row for row in point["rows"] if row.get("status", RIGHT) == RIGHT]
 
 
 def ranked(point: Mapping[str, Any], pointers: bool) -> dict[str, Any]:
-    """What the model says of one point's programs, against what was measured."""
-    rows = [(parse_tiles(row["tiles"]), float(row["us"]), row.get("parts")) for row in point["rows"]]
-    described = [row for row in rows if loads_described(row[0])]
-    rows = rows if pointers or len(described) < LEAST_ROWS else described
+    """What the model says of one point's programs, against what was measured: in turns, where it was."""
+    rows = [(parse_tiles(r["tiles"]), float(r.get("again", r["us"])), r.get("parts")) for r in known(point)]
+    if "space" not in point:
+        described = [row for row in rows if loads_described(row[0])]
+        rows = rows if pointers or len(described) < LEAST_ROWS else described
     measured = [us for _, us, _ in rows]
     modelled = [1e6 * seconds(tiles, point["sizes"], parts) for tiles, _, parts in rows]
     order = sorted(range(len(rows)), key=lambda n: modelled[n])
     best = min(measured)
     found: dict[str, Any] = {k: point[k] for k in ("case", "phase", "sizes")}
     found |= {"programs": len(rows), "best": best, "correlation": correlation(modelled, measured)}
+    if "space" in point:
+        found |= {key: point[key] for key in ("space", "complete", "covered")} | counts(point)
     found["firsts"] = {str(k): min(measured[n] for n in order[:k]) / best for k in FIRSTS}
     found["off"] = off(modelled, measured)
     return found
@@ -93,12 +112,17 @@ def bound_sizes(tiles: TileProgram, sizes: Mapping[str, int]) -> dict[Dim, int]:
 
 
 def correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's rank correlation; ties in order."""
-    ranks = [sorted(range(len(v)), key=lambda n, v=v: v[n]) for v in (one, other)]
-    places = [{n: place for place, n in enumerate(order)} for order in ranks]
+    """Spearman's rank correlation; what is equal shares the mean of its places. 0 where all is equal."""
+    places = [_places(one), _places(other)]
     middle = (len(one) - 1) / 2
-    spread = sum((place - middle) ** 2 for place in range(len(one)))
-    return sum((places[0][n] - middle) * (places[1][n] - middle) for n in range(len(one))) / spread
+    spreads = [sum((place - middle) ** 2 for place in own) for own in places]
+    common = sum((a - middle) * (b - middle) for a, b in zip(*places, strict=True))
+    return common / math.sqrt(spreads[0] * spreads[1]) if all(spreads) else 0.0
+
+
+def _places(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [(bisect_left(ordered, v) + bisect_right(ordered, v) - 1) / 2 for v in values]
 
 
 def off(modelled: Sequence[float], measured: Sequence[float]) -> float:

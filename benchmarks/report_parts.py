@@ -202,38 +202,92 @@ def of_ablation(folder: Path, files: Iterable[tuple[str, Mapping[str, Any], Sequ
 
 
 def of_model(folder: Path) -> list[str]:
-    """How well the cost model ranks measured tile programs (`ranking-*.json` of `benchmarks.ranking`)."""
+    """How well the cost model ranks measured tile programs (`ranking-*.json` of `benchmarks.ranking`): whole
+    spaces first, then samples."""
+    files = [json.loads(path.read_text()) for path in sorted(folder.glob("ranking-*.json"))]
+    files = [data for data in files if data["points"]]
     lines: list[str] = []
-    for path in sorted(folder.glob("ranking-*.json")):
-        data = json.loads(path.read_text())
-        rows = data["points"]
-        firsts = {k: [row["firsts"][k] for row in rows] for k in ("1", "8", "16")}
-        means = {k: mean(values) for k, values in firsts.items()}
-        enough = sum(1 / value >= MODEL_SHARE for value in firsts["1"])
-        ranks = sum(row["correlation"] for row in rows) / len(rows)
-        body = [
-            [
-                row["case"], row["phase"], sizes_text(row["sizes"]), str(row["programs"]),
-                f"{row['best']:.1f}", f"{row['correlation']:.2f}", *(f"{v[n]:.2f}" for v in firsts.values()),
-            ]
-            for n, row in enumerate(rows)
-        ]  # fmt: skip
-        last = ["all", "", "", str(sum(row["programs"] for row in rows)), "", f"{ranks:.2f}"]
-        body.append([*last, *(f"{value:.2f}" for value in means.values())])
-        columns = (
-            "subgraph | phase | sizes | programs | best, µs | rank correlation | first 1 | first 8 | first 16"
-        )
-        ops = len({row["case"] for row in rows})
-        lines += [
-            f"{data['of']}: {len(rows)} points of {ops} subgraphs. The best of the model's first 1, 8 and 16 "
-            f"takes {means['1']:.2f}, {means['8']:.2f} and {means['16']:.2f} times the best that was "
-            f"measured, rank correlation {ranks:.2f}; at {enough} of {len(rows)} points the model's first "
-            f"reaches {MODEL_SHARE} of the best.",
-            "",
-            *folded(f"Each point of {data['of']}", table(columns, body)),
-        ]
+    for data in sorted(files, key=lambda data: "space" not in data["points"][0]):
+        lines += _of_space(data) if "space" in data["points"][0] else _of_sample(data)
     head = "Tile programs that were measured on an H200, ranked by today's cost model (`benchmarks.ranking`)."
     return ["## Cost model", "", head, "", *lines] if lines else []
+
+
+def _of_space(data: Mapping[str, Any]) -> list[str]:
+    """A sweep of all that the scheduler offers at some points (`benchmarks.sweep`)."""
+    rows: list[dict[str, Any]] = data["points"]
+    total = {k: sum(row[k] for row in rows) for k in ("space", "refused", "right", "bad", "unreached")}
+    whole = sum(row["complete"] for row in rows)
+    ops = len({row["case"] for row in rows})
+    bad = f"{total['bad']} wrong or worse" if total["bad"] else "none wrong"
+    told = (
+        f"{data['of']}, {data['device']}, {data['date']}: every tile program that the scheduler offers, at "
+        f"{whole} of {len(rows)} points of {ops} subgraphs. Of {total['space']}, {total['right']} are "
+        f"measured and right, {bad}, {total['refused']} refused by a compiler or the device"
+    )
+    told += f", {total['unreached']} not reached in time. " if total["unreached"] else ". "
+    body = [
+        [
+            *_named(row), str(row["space"]), *(str(row[k]) for k in ("compiled", "refused", "right")),
+            "yes" if row["complete"] else f"no: the model's first {row['covered']}, others at random",
+            *_figures(row),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    last = ["all", "", "", str(total["space"]), str(sum(row["compiled"] for row in rows))]
+    last += [str(total["refused"]), str(total["right"]), f"{whole} of {len(rows)}", *_means(rows)]
+    columns = (
+        "subgraph | phase | sizes | space | compiled | refused | right | exhaustive | best, µs | "
+        "rank correlation | first 1 | first 8 | first 16"
+    )
+    lacking = f" Nothing to rank: {', '.join(data['lacking'])}." if data.get("lacking") else ""
+    return [told + _judged_model(rows) + lacking, "", *table(columns, [*body, last])]
+
+
+def _of_sample(data: Mapping[str, Any]) -> list[str]:
+    """Tile programs that were chosen from those that the scheduler or the tuner had."""
+    rows: list[dict[str, Any]] = data["points"]
+    body = [[*_named(row), str(row["programs"]), *_figures(row)] for row in rows]
+    body.append(["all", "", "", str(sum(row["programs"] for row in rows)), *_means(rows)])
+    columns = (
+        "subgraph | phase | sizes | programs | best, µs | rank correlation | first 1 | first 8 | first 16"
+    )
+    ops = len({row["case"] for row in rows})
+    return [
+        f"{data['of']}: {len(rows)} points of {ops} subgraphs. {_judged_model(rows)}",
+        "",
+        *folded(f"Each point of {data['of']}", table(columns, body)),
+    ]
+
+
+def _judged_model(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a table of the model says, in a sentence."""
+    _, ranks, *means = _means(rows)
+    enough = sum(1 / row["firsts"]["1"] >= MODEL_SHARE for row in rows)
+    return (
+        f"The best of the model's first 1, 8 and 16 takes {means[0]}, {means[1]} and {means[2]} times the "
+        f"best that was measured, rank correlation {ranks}; at {enough} of {len(rows)} points the model's "
+        f"first reaches {MODEL_SHARE} of the best."
+    )
+
+
+def _named(row: Mapping[str, Any]) -> list[str]:
+    return [row["case"], row["phase"], sizes_text(row["sizes"])]
+
+
+def _figures(row: Mapping[str, Any]) -> list[str]:
+    firsts = (f"{row['firsts'][k]:.2f}" for k in ("1", "8", "16"))
+    return [f"{row['best']:.1f}", f"{row['correlation']:.2f}", *firsts]
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The same figures over all points: no best, the mean correlation, geometric means."""
+    ranks = sum(row["correlation"] for row in rows) / len(rows)
+    return [
+        "",
+        f"{ranks:.2f}",
+        *(f"{mean([row['firsts'][k] for row in rows]):.2f}" for k in ("1", "8", "16")),
+    ]
 
 
 def of_tuning(folder: Path) -> list[str]:

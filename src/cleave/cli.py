@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -22,8 +21,10 @@ from cleave.errors import CleaveError, Invalid, Unsupported
 from cleave.report.bench_command import Dtype, Phase, Target, check_bench, import_benchmarks
 from cleave.report.bench_command import register as register_bench
 from cleave.report.fusion_command import register as register_fuse
+from cleave.report.given import refuse
 from cleave.report.prove_command import register as register_prove
 from cleave.report.terminal import Json, progress, write
+from cleave.runtime.written import check_writable
 from cleave.version import VERSION
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def _options(
 
 @app.command("compile")
 def compile_(
+    context: typer.Context,
     where: Where,
     emit_: Annotated[Emit | None, typer.Option("--emit", help="Which stage to print.")] = None,
     target: Annotated[
@@ -93,6 +95,9 @@ def compile_(
 ) -> None:
     """Compile a function and print one stage: by default the generated source."""
     stage, target = _stage(emit_, target)
+    if stage in (Emit.program, Emit.candidates):
+        why = f"changes nothing of --emit {stage}: that is the same for all sizes and targets"
+        refuse(context, ("size", "target"), why, "leave it out")
     loaded = loaded_from(where, as_json, partly=True)
     captured = loaded.captured
     if captured.whole is not None:
@@ -117,6 +122,7 @@ def compile_(
 
 @app.command("explain")
 def explain_(
+    context: typer.Context,
     where: Where,
     target: For = Target.cpu,
     size: Sizes = None,
@@ -127,6 +133,10 @@ def explain_(
     as_json: Json = False,
 ) -> None:
     """Say what was found, proved, chosen and rejected for a function."""
+    if as_json:
+        refuse(context, ("source",), "is for text: --json has every source", "leave it out")
+    if html is not None:
+        check_writable(html)
     loaded = loaded_from(where, as_json, partly=True)
     plans = plans_for(loaded, target, size, as_json)
     from cleave.report.pieces import pieces_data, pieces_page, pieces_text
@@ -145,6 +155,7 @@ register_bench(app)
 
 @app.command("tune")
 def tune_(
+    context: typer.Context,
     where: Annotated[
         str | None, typer.Argument(help="FILE.py:FUNCTION of a program file.", metavar="FILE.py:FUNCTION")
     ] = None,
@@ -166,35 +177,56 @@ def tune_(
     as_json: Json = False,
 ) -> None:
     """Measure the likeliest tile programs and keep the fastest in a recipe that later compiles use."""
-    if (where is None) == (suite is None):
-        raise Invalid("say what to tune: FILE.py:FUNCTION, or --suite NAME")
+    _check_tuned(context, where, suite)
+    out = _recipe_place(out, suite is not None)
     from cleave.frontend.tuning import Wish, tune_all
     from cleave.report import tuned
     from cleave.runtime.tune_point import Limits
 
     if suite is not None:
         import_benchmarks()
-        check_bench(suite, target, case)
+        check_bench(suite, target, case, phase)
         from benchmarks.wishes import wishes
 
         with progress(f"capturing suite {suite}", as_json):
             wanted = wishes(suite, target.value, case, dtype, phase)
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
     else:
         assert where is not None
         loaded = loaded_from(where, as_json)
         wanted = [Wish(loaded.program, tuple(_tuned_sizes(loaded, size)))]
-    titles = [
-        " ".join([w.program.name, *(f"{a.name}={s[a]}" for a in w.program.dynamic)])
-        for w in wanted
-        for s in w.sizes
-    ]
+    points = [(w.program, s) for w in wanted for s in w.sizes]
+    titles = [" ".join([p.name, *(f"{a.name}={s[a]}" for a in p.dynamic)]) for p, s in points]
     limits = Limits(budget=budget, jobs=jobs, measure_seconds=timeout)
     with tuned.shown(titles, as_json) as watch:
         done = tune_all(wanted, target.value, limits, out=out, watch=watch, count=count)
     print(json.dumps(tuned.as_data(done), indent=1) if as_json else "\n".join(tuned.lines_of(done)))
     raise typer.Exit(0 if all(d.recipe is not None for d in done) else 1)
+
+
+def _check_tuned(context: typer.Context, where: str | None, suite: str | None) -> None:
+    """`Invalid` unless there is one thing to tune, and for options that are for the other."""
+    if (where is None) == (suite is None):
+        raise Invalid("say what to tune: FILE.py:FUNCTION, or --suite NAME")
+    if suite is None:
+        why = "picks from a suite, and this is one function"
+        hint = "leave it out; the dtypes of a function stand in its file"
+        refuse(context, ("case", "dtype", "phase"), why, hint)
+    else:
+        refuse(context, ("size",), "is for a function: a suite has its own sizes", "--case, --dtype, --phase")
+
+
+def _recipe_place(out: Path | None, several: bool) -> Path:
+    """Where recipes are to go: a file, or a folder, of `several` in any case; by default in the user's data
+    folder. `Invalid`, before anything is measured, if none could be written there."""
+    from cleave.knobs import knobs
+
+    where = out if out is not None else knobs().data_dir / "recipes"
+    if several or where.is_dir() or not where.suffix:
+        check_writable(where, folder=True)
+    else:
+        check_writable(where, head="cleave recipe", made=True)
+    return where
 
 
 def _tuned_sizes(loaded: Loaded, size: Sequence[str] | None) -> list[Mapping[Dim, int]]:
@@ -205,7 +237,9 @@ def _tuned_sizes(loaded: Loaded, size: Sequence[str] | None) -> list[Mapping[Dim
     given: dict[str, list[int]] = {}
     for item in size or ():
         for name, value in parsed_sizes([item]).items():
-            given.setdefault(name, []).append(value)
+            if value in given.setdefault(name, []):
+                raise Invalid(f"--size gives {name}={value} twice", hint="another size, or leave one out")
+            given[name].append(value)
     known = {atom.name for atom in program.dynamic}
     for name in given:
         if name not in known:
@@ -249,28 +283,11 @@ def _stage(stage: Emit | None, target: Target | None) -> tuple[Emit, Target]:
 
 
 def loaded_from(where: str, as_json: bool, *, partly: bool = False) -> Loaded:
-    """A loaded program file's function; `partly` allows one that is not one program. What the file itself
-    raises becomes `Invalid`."""
+    """A loaded program file's function; `partly` allows one that is not one program."""
     with progress(f"reading {where}", as_json):
         from cleave.frontend.files import load
-        from cleave.frontend.jit import ORDINARY
 
-        try:
-            return load(where, partly=partly)
-        except ORDINARY as error:
-            line = _line_of(error, where.rpartition(":")[0])
-            if not line:
-                raise
-            raise Invalid(f"{where} raised {type(error).__name__}: {error}", where=line) from error
-
-
-def _line_of(error: BaseException, file: str) -> str:
-    """The innermost line of a file in a traceback; empty if the error comes from Cleave's own code."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames or Path(frames[-1].filename).is_relative_to(Path(__file__).parent):
-        return ""
-    own = [f for f in frames if Path(f.filename).resolve() == Path(file).resolve()]
-    return f"{file}:{own[-1].lineno}: {own[-1].line}" if own else ""
+        return load(where, partly=partly)
 
 
 def plans_for(loaded: Loaded, target: Target, size: list[str] | None, as_json: bool) -> list[Plan]:
@@ -315,12 +332,17 @@ def _texts(stage: Emit, plan: Plan) -> list[str]:
 
 def parsed_sizes(size: Sequence[str] | None) -> dict[str, int]:
     """`["S=17"]` as `{"S": 17}`."""
+    from cleave.ir.sizes import read_size
+
     sizes: dict[str, int] = {}
     for item in size or ():
         name, _, value = item.partition("=")
         if not name or not (value.isascii() and value.isdigit()):
             raise Invalid(f"--size {item}: expected NAME=N with N a whole number, such as S=128")
-        sizes[name] = int(value)
+        if name in sizes:
+            what = f"--size gives {name} twice: {name}={sizes[name]} and {item}"
+            raise Invalid(what, hint="one size for each dim (cleave tune takes several)")
+        sizes[name] = read_size(value, f"--size {item[:40]}")
     return sizes
 
 

@@ -27,10 +27,6 @@ def norm_linear(x, g, w, eps: float = 1e-6):
 def falls_back(x):
     return x.cumsum(0)
 
-@cleave.program(x="f32[A*B]")
-def undecided(x):
-    return x
-
 def plain(x):
     return x
 """
@@ -63,7 +59,6 @@ def test_large_inputs_take_no_memory(file):
     [
         ("plain", "plain in .* is not declared"),
         ("nothing", "has no function 'nothing'"),
-        ("undecided", "the sizes of A and B do not follow"),
     ],
 )
 def test_what_is_wrong_is_said(file, name, message):
@@ -87,6 +82,35 @@ def test_what_is_wrong_is_said(file, name, message):
         ('{0: "N"}', "is not a declaration"),
         ('"f32[N]", y="f32[N]"', "(?s)f has no parameter 'y'.*it has x, w"),
         ('"f32[N]", N=0', "N=0 is no typical size"),
+        ('"f32[N]", N=-3', "N is given a typical size: the size -3 is negative"),
+        ('"f32[N]", N=10**30', "N is given a typical size: no axis has the size of more than 10"),
+        ('"f32[N]", N=True', r"parameter N: True \(bool\) is not a declaration"),
+        ('"f32[N]", N=3.0', r"parameter N: 3.0 \(float\) is not a declaration"),
+        ('("B", "")', "parameter x: '' is an empty name of an axis"),
+        ('("B", "  ")', "parameter x: '  ' is an empty name of an axis"),
+        ('"f32[B,,K]"', r"parameter x: axis 1 of 'f32\[B,,K\]' is empty"),
+        ('"f32[B, ]"', r"parameter x: axis 1 of 'f32\[B, \]' is empty"),
+        ('"f32[,]"', r"parameter x: axis 0 of 'f32\[,\]' is empty"),
+        ('("N,K",)', "parameter x: 'N,K' is not an axis"),
+        ('"f32[N K]"', "parameter x: 'N K' is not an axis"),
+        ('"f32[N*]"', r"parameter x: 'N\*' is not an axis"),
+        ('"f32[N=]"', "parameter x: 'N=' is not an axis"),
+        ('"f32[N=4=4]"', "parameter x: 'N=4=4' is not an axis"),
+        ('"f32[3K]"', "parameter x: '3K' is not an axis"),
+        ('"f32[\u0663]"', "parameter x: '\u0663' is not an axis"),
+        ('("\u00e4",)', "parameter x: '\u00e4' is not an axis"),
+        ("(-1,)", "parameter x: the size -1 is negative"),
+        ("(10**30,)", "parameter x: no axis has the size of more than 10"),
+        (f'"f32[N={2**41}]"', f"parameter x: no axis has the size {2**41}"),
+        ('"f32[" + "9" * 5000 + "]"', "parameter x: no axis has the size of more than 10"),
+        (f'"f32[{2**30}*{2**30}]"', f"parameter x: no axis has the size {2**60}"),
+        ('"f32[K=3, K=4]"', "parameter x: K is 4, but 3 in it as well"),
+        ('"f32[K=3*K=4]"', "parameter x: K is 4, but 3 in it as well"),
+        ('"f32[K=3]", w=("K=4",)', "parameter w: K is 4, but 3 for parameter x"),
+        ('"f32[N, K=64]", K=32', "K=32 is a typical size of a dynamic dim, and K is known: 64"),
+        ('"f32[N, K=64]", K=64', "K=64 is a typical size of a dynamic dim, and K is known: 64"),
+        ('"f32[A*B]"', "parameter x: the sizes of A and B do not follow"),
+        ('"f32[N*N]"', "parameter x: the sizes of N and N do not follow"),
     ],
 )
 def test_a_declaration_is_refused_where_it_stands(tmp_path, given, message):
@@ -122,6 +146,19 @@ def test_a_tuple_of_axes_is_a_tensor_of_float32():
         (lambda f: cleave.prove(f, f, dims=("N",)), r"dims names axes by input, as a dict, not \('N',\)"),
         (lambda f: cleave.prove(3, f, dims={"x": ("N",)}), r"a function of tensors is needed, not 3 \(int\)"),
         (lambda f: cleave.load("a.py:f", part=True), "did you mean 'partly'"),
+        (lambda f: cleave.load("a.py:f", partly="no"), r"partly is True or False, not 'no' \(str\)"),
+        (lambda f: cleave.load(f), r"FILE.py:FUNCTION is needed, not <function .* \(function\)"),
+        (lambda f: cleave.load(None), r"FILE.py:FUNCTION is needed, not None \(NoneType\)"),
+        (lambda f: cleave.load(b"a.py:f"), r"FILE.py:FUNCTION is needed, not b'a.py:f' \(bytes\)"),
+        (lambda f: cleave.program(x="f32[N]")(torch.nn.Module()), "module Module computes nothing"),
+        (lambda f: cleave.program(x="f32[N]")(torch.nn.ModuleList()), "module ModuleList computes nothing"),
+        (lambda f: cleave.program(x="f32[N]")(torch.nn.ReLU), "not the class ReLU"),
+        (lambda f: cleave.program(x="f32[N]")(torch.exp), "exp does not tell its parameters"),
+        (lambda f: cleave.program(obj="f32[N]")(len), "len .* takes no mark"),
+        (lambda f: cleave.program(input="f32[N]")(torch.nn.ReLU().forward), "forward .* takes no mark"),
+        (lambda f: cleave.prove(torch.nn.Module(), f, dims={"x": ("N",)}), "module Module computes nothing"),
+        (lambda f: cleave.prove(max, f, dims={"x": ("N",)}), "max does not tell its parameters"),
+        (lambda f: cleave.prove(int, f, dims={"x": ("N",)}), "not the class int"),
     ],
 )
 def test_calls_that_do_not_fit(call, message):
@@ -131,11 +168,110 @@ def test_calls_that_do_not_fit(call, message):
         assert "test_files.py:" in caught.value.where
 
 
+@pytest.mark.parametrize(
+    "f, dims, message, where",
+    [
+        (
+            lambda x: x + 1,
+            {"x": ("N",), "q": ("N",)},
+            "dims names 'q', which is an input of neither function",
+            "x",
+        ),
+        (lambda x: x + 1, {3: ("N",)}, "dims names 3, which is an input of neither function", "x"),
+        (lambda x: x + 1, {"x": ("N", "")}, "parameter x: '' is an empty name of an axis", ""),
+        (lambda x: x + 1, {"x": (10**30,)}, "parameter x: no axis has the size of more than", ""),
+        (lambda x: x + 1, {"x": ("N=3", "N=4")}, "parameter x: N is 4, but 3 in it as well", ""),
+        (
+            lambda x: x + 1,
+            {"x": (2**40, 2**40)},
+            f"parameter x: no tensor has {2**40} x {2**40} elements",
+            "",
+        ),
+        (
+            lambda x: x + 1,
+            {"x": tuple(f"a{n}" for n in range(30))},
+            "parameter x: no tensor has 3 x 5 x 7",
+            "a0=3",
+        ),
+        (lambda x: {}[3], {"x": ("N",)}, "raised KeyError: 3", "N=3"),
+        (lambda x: x @ x, {"x": ("N", "K")}, r"raised RuntimeError: .*\[3, 5\] X \[3, 5\]", "N=3, K=5"),
+        (lambda x, w: x @ w, {"x": ("N", "K")}, "raised TypeError", "taken for a number: w"),
+        (lambda x: x.reshape("a"), {"x": ("N",)}, "raised TypeError: reshape", "N=3"),
+        (lambda x: x + torch.zeros(10**30), {"x": ("N",)}, "raised TypeError: zeros", "N=3"),
+    ],
+)
+def test_what_cannot_be_proved_about_is_said(f, dims, message, where):
+    with pytest.raises(Invalid, match=message) as caught:
+        cleave.prove(f, f, dims=dims)
+    assert caught.value.where.startswith("test_files.py:") and where in caught.value.hint
+
+
+def test_a_bug_of_ours_while_capturing_is_not_told_as_the_users(monkeypatch):
+    from cleave.frontend.trace import Tracer
+
+    monkeypatch.setattr(Tracer, "_traced", staticmethod({}.pop))
+    with pytest.raises(KeyError):
+        cleave.prove(lambda x: x + 1, lambda x: x + 1, dims={"x": ("N",)})
+
+
+def test_sizes_that_follow_in_any_order():
+    """A product's factor may be known by a later axis, alone, with a size or in a product."""
+    for x, w in (("A*B", "A"), ("A*B", "B=4"), ("A*B", "A=2*C"), ("A=2*A", "A*C")):
+        text = print_program(capture_for_proof(lambda x, w: x * 2 + w.sum(), {"x": (x,), "w": (w,)}).program)
+        assert f"x: f32[{x.replace('=2', '')}]" in text and f"w: f32[{w.partition('=')[0]}" in text
+    known = capture_for_proof(lambda x, w: x + w.sum(), {"x": ("K",), "w": ("K=8*M",)}).program
+    assert dict(known.sizes) == {Atom("K"): 8}
+
+
+def test_modules_and_positional_only_parameters_are_functions_too(tmp_path):
+    layer = torch.nn.Linear(8, 3)
+    cleave.program(input="f32[N, K=8]")(layer)
+    relu = torch.nn.ReLU()
+    assert cleave.prove(relu, torch.nn.Sequential(relu), dims={"input": ("N",)}).answer == "yes"
+    same = cleave.prove(lambda x, /: x + 1, lambda x: 1 + x, dims={"x": ("N",)})
+    assert same.answer == "yes"
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import torch, cleave\nlayer = cleave.program(input='f32[N, K=8]')(torch.nn.Linear(8, 3))\n"
+    )
+    assert load(path.parent / "module.py:layer").program.dynamic[0] == Atom("N")
+
+
+@pytest.mark.parametrize(
+    "text, message, where",
+    [
+        ("raise KeyError('a')", "given.py raised KeyError: 'a'", "given.py:1: raise KeyError"),
+        ("class E(Exception): ...\nraise E('mine')", "given.py raised E: mine", "given.py:2: raise E"),
+        ("open('/nowhere/at all')", "given.py raised FileNotFoundError", "given.py:1: open"),
+        ("import sys; sys.exit(3)", "given.py ends Python where it is loaded", "given.py:1: import sys"),
+        ("def (", "given.py raised SyntaxError", ""),
+        ("f = 3", "f in .* is not declared", ""),
+    ],
+)
+def test_a_file_that_fails_is_told_with_its_line(tmp_path, text, message, where):
+    path = tmp_path / "given.py"
+    path.write_text(text)
+    with pytest.raises(Invalid, match=message) as caught:
+        load(f"{path}:f")
+    assert caught.value.where.startswith(where)
+
+
+def test_a_typical_size_of_no_dim_is_told_with_the_declaration(tmp_path):
+    path = tmp_path / "given.py"
+    path.write_text('import cleave\n@cleave.program(x="f32[N]", M=3)\ndef f(x): return x + 1\n')
+    with pytest.raises(Invalid, match="a size is given for M, which no input names") as caught:
+        load(f"{path}:f")
+    assert caught.value.where.startswith("given.py:2: @cleave") and caught.value.hint == "its inputs name N"
+
+
 def test_a_file_or_function_that_is_missing():
     with pytest.raises(Invalid, match=r"is not FILE\.py:FUNCTION"):
         load("nothing")
-    with pytest.raises(Invalid, match="there is no file"):
-        load("nowhere.py:f")
+    for where in ("nowhere.py:f", "\0:f"):
+        with pytest.raises(Invalid, match="there is no file"):
+            load(where)
+    with pytest.raises(Invalid, match="is no file"):
+        load("a" * 5000 + ":f")
 
 
 def test_a_program_must_be_whole(file):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from doubles import agrees, by_reference, jitted, same
 
 import cleave
-from cleave.errors import CallError, Invalid
+from cleave.errors import Invalid
 from cleave.frontend import torch_compile
 
 randn = torch.randn
@@ -356,107 +355,3 @@ def test_long_chains_take_linear_time_to_capture():  # U58
     f = jitted(chain)
     agrees(f, randn(2, 2))
     assert f.compile_count == 1 and not f.fallbacks
-
-
-OPTIONS = "dynamic, target, tune, strict, compile_program"
-
-
-@pytest.mark.parametrize(
-    "call, what",
-    [
-        (
-            lambda f, x: cleave.jit(f, dynamics={}),
-            "cleave.jit has no option 'dynamics' (given {}); did you mean",
-        ),
-        (
-            lambda f, x: cleave.jit(targets="cpu"),
-            "has no option 'targets' (given 'cpu'); did you mean 'target'?",
-        ),
-        (
-            lambda f, x: cleave.jit(f, zzz=x),
-            "cleave.jit has no option 'zzz' (given a Tensor of shape [4, 8])",
-        ),
-        (lambda f, x: cleave.jit(f, x), "cleave.jit takes 1 unnamed argument (fn), not 2: a Tensor of shape"),
-        (
-            lambda f, x: cleave.compile(f, (x,), tuning=3),
-            "cleave.compile has no option 'tuning' (given 3); did",
-        ),
-        (
-            lambda f, x: cleave.compile(f, x, x),
-            "cleave.compile takes 2 unnamed arguments (fn, example_inputs)",
-        ),
-        (lambda f, x: cleave.Jit(f, dynamics={}), "cleave.Jit has no option 'dynamics'"),
-    ],
-)
-def test_unknown_options_are_refused_with_those_that_there_are(call, what):
-    for error in (CallError, TypeError):
-        with pytest.raises(error, match=re.escape(what)) as caught:
-            call(lambda a: a + 1, randn(4, 8))
-        told = caught.value
-        assert "test_jit.py:" in told.where and "lambda f, x: cleave." in told.where
-        assert sorted(told.hint.split(";")[0].removeprefix("its options: ").split(", ")) == sorted(
-            OPTIONS.split(", ")
-        )
-
-
-@pytest.mark.parametrize(
-    "call, what",
-    [
-        (lambda f, x: cleave.compile(f), "cleave.compile needs example_inputs"),
-        (lambda f, x: cleave.compile(), "cleave.compile needs fn and example_inputs"),
-        (lambda f, x: cleave.compile(f, (x,), fn=f), "cleave.compile: multiple values for argument 'fn'"),
-        (lambda f, x: cleave.compile(f, x), "arguments as a tuple, not a Tensor of shape [4, 8]"),
-        (lambda f, x: cleave.compile(f, {"a": x}), "arguments as a tuple, not {'a': "),
-        (lambda f, x: cleave.compile(f, None), "arguments as a tuple, not None (NoneType)"),
-        (
-            lambda f, x: cleave.compile(x, (x,)),
-            "a function of tensors is needed, not a Tensor of shape [4, 8]",
-        ),
-        (lambda f, x: cleave.jit(3), "a function of tensors is needed, not 3 (int)"),
-        (
-            lambda f, x: cleave.jit(dynamic=("N", None)),
-            "dynamic names axes by input, as a dict, not ('N', None)",
-        ),
-        (lambda f, x: cleave.jit(f, tune="30"), "tune is a number of seconds, at least 0, not '30' (str)"),
-        (lambda f, x: cleave.jit(tune=-1), "tune is a number of seconds, at least 0, not -1 (int)"),
-        (lambda f, x: cleave.jit(f, tune=float("nan")), "tune is a number of seconds, at least 0, not nan"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused_at_once(call, what):
-    with pytest.raises(CallError, match=re.escape(what)) as caught:
-        call(lambda a: a + 1, randn(4, 8))
-    assert isinstance(caught.value, TypeError) and isinstance(caught.value, Invalid)
-    assert "test_jit.py:" in caught.value.where and caught.value.hint
-
-
-def test_errors_of_the_function_itself_come_through():
-    def f(a, b):
-        return a + b
-
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'") as caught:
-        cleave.compile(f, (randn(3),))
-    assert not isinstance(caught.value, CallError)
-
-
-def test_the_axes_of_an_input_are_a_tuple():
-    f = cleave.jit(lambda a: a + 1, dynamic={"a": "f32[N]"}, compile_program=by_reference)
-    with pytest.raises(Invalid, match="argument a: dynamic has 'f32\\[N\\]', which is no tuple of its axes"):
-        f(randn(4))
-
-
-def test_an_unknown_target_is_refused_at_once():
-    with pytest.raises(Invalid, match="unknown target 'tpu'"):
-        cleave.jit(lambda x: x + 1, target="tpu")
-    with pytest.raises(Invalid, match="unknown target 'tpu'"):
-        cleave.jit(target="tpu")
-
-
-def test_a_call_of_another_form_is_told_apart_from_one_with_other_arguments() -> None:
-    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x * 2 + y
-
-    x, y = torch.randn(3, 4), torch.randn(3, 4)
-    fast = cleave.compile(added, (x, y))
-    for call in (lambda: fast(x, y=y), lambda: fast(x.numpy(), y), lambda: fast([1.0], y)):
-        with pytest.raises(Invalid, match="2 tensors in other places of a call"):
-            call()

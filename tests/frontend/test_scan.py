@@ -109,6 +109,44 @@ def test_how_often_must_be_said_and_agree() -> None:
         cleave.scan(lambda c, x: (c, None), torch.ones(2), (torch.ones(3), torch.ones(4)))
 
 
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda x: cleave.scan(3, x, x), "body of a scan is a function"),
+        (lambda x: cleave.scan(lambda c, y: c, x, x), "returns two things"),
+        (lambda x: cleave.scan(lambda c, y: None, x, x), "returns two things, carry and y, not None"),
+        (lambda x: cleave.scan(lambda c, y: (c, c, c), x, x), "returns two things"),
+        (lambda x: cleave.scan(lambda c, y: (c, None), x, None, 3.0), "whole number, not 3.0"),
+        (lambda x: cleave.scan(lambda c, y: (c, None), x, None, True), "whole number, not True"),
+        (lambda x: cleave.scan(lambda c, y: (c, None), x, None, "3"), "whole number, not '3'"),
+        (lambda x: cleave.scan(lambda c, y: (c, None), x, None, -3), "the size -3 is negative"),
+        (lambda x: cleave.scan(lambda c, y: (c, None), x, None, 10**30), "no axis has the size"),
+        (lambda x: cleave.scan(lambda c, y: (c, None), x, [1, 2]), "must be tensors .* not 1"),
+        (lambda x: cleave.scan(lambda c, y: (c, 3), x, x), "outputs of a scan's body must be tensors"),
+        (lambda x: cleave.scan(lambda c: (c, c)), "cleave.scan needs init"),
+        (lambda x: cleave.threefry2x32((1,), (x, x)), "the key of threefry2x32 is a pair"),
+        (lambda x: cleave.threefry2x32((2**32, 0), (x.int(), x.int())), "words have 32 bits"),
+        (lambda x: cleave.threefry2x32((1.5, 0), (x.int(), x.int())), "a key word .* is 1.5"),
+        (lambda x: cleave.threefry2x32((1, 2), (x, x)), "a counter word .* a tensor of torch.float32"),
+        (lambda x: cleave.threefry2x32((1, 2), (3, 4)), "a counter word .* is 3"),
+        (lambda x: cleave.uniform(x), "bits of uniform is a tensor of torch.float32"),
+        (lambda x: cleave.uniform(x.int(), "a", "b"), "the bounds of uniform are numbers"),
+        (lambda x: cleave.uniform(x.int(), 1.0, 1.0), "has no numbers to draw"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(call: Any, what: str) -> None:
+    for run in (call, cleave.jit(call)):
+        with pytest.raises(Invalid, match=what) as caught:
+            run(torch.ones(4))
+        assert "test_scan.py:" in caught.value.where
+
+
+def test_what_a_body_hands_out_keeps_its_shape() -> None:
+    sizes = iter((3, 4, 5))
+    with pytest.raises(Invalid, match=r"hands out .*3.* at its first step and .*4.* at a later one"):
+        cleave.scan(lambda c, x: (c, torch.ones(next(sizes))), torch.ones(2), torch.ones(3))
+
+
 def word(value: int) -> torch.Tensor:
     return torch.tensor([value - 2**32 if value >= 2**31 else value], dtype=torch.int32)
 

@@ -106,6 +106,17 @@ def test_index_names_repeat_and_do_not_clash() -> None:
     assert names == ("k", "k3", "k_t", "pt", "t", "x2", "in1_2", "h1", "h1_2")
 
 
+def test_a_dim_named_in_has_indices() -> None:
+    """`in2` injects into a union, so a second index over `IN` is called otherwise."""
+    names = index_names((Atom("IN"), Atom("IN"), Atom("in"), Atom("IN2")), {"x"})
+    assert names == ("in", "in_2", "in_3", "in2_2")
+    i, j = Index(Atom("IN"), 0), Index(Atom("IN"), 1)
+    x = input_node("x", [[Atom("IN")], [Atom("IN")]], "f32")
+    total = reduce_node("sum", [i], [j], x(var(i), var(j)), "f32")
+    program = Program("p", (x,), (Output("out", total, ((0,),)),))
+    assert parse_program(print_program(program)) == program
+
+
 def test_literals_show_a_dtype_only_where_it_is_not_obvious() -> None:
     n = Index(Atom("N"), 0)
     x = input_node("x", [[n.dim]], "f32")

@@ -215,6 +215,20 @@ def test_the_headline_names_the_recipe_and_the_point_that_decided(recipe: Recipe
     assert f"Decided by recipe {name}: " in page(made)
 
 
+def test_the_line_of_times_says_which_is_modelled_and_which_measured(recipe: Recipe, folder: Path) -> None:
+    dim = PROGRAM.dynamic[0]
+
+    def third(size: int) -> str:
+        return explain(plan(PROGRAM, target="cpu", sizes={dim: size}), source="none").split("\n")[2]
+
+    assert re.search(r"; modelled [\d.]+ \S*s, not measured\.$", third(64))
+    save(recipe, folder)
+    assert re.search(r"; modelled [\d.]+ \S*s, measured 10 µs\.$", third(64))
+    assert re.search(rf"; modelled [\d.]+ \S*s, measured 10 µs at {dim}=64\.$", third(100))
+    data = as_data(plan(PROGRAM, target="cpu", sizes={dim: 100}))
+    assert data["measured"] == {"sizes": {dim.name: 64}, "seconds": pytest.approx(1e-5)}
+
+
 def test_the_headline_says_why_the_cost_model_decided(recipe: Recipe, folder: Path) -> None:
     assert headline(64) == (
         "Decided by the cost model: no recipe for this program on any device; `cleave tune` makes one."

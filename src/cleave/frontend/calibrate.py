@@ -30,6 +30,7 @@ from cleave.runtime.build import build
 from cleave.runtime.clock import Clock
 from cleave.runtime.judge import Value, make_inputs
 from cleave.runtime.launch import Launcher
+from cleave.runtime.written import check_writable, write_whole
 from cleave.schedule.machine import Machine
 from cleave.schedule.select import Ranked, best
 from cleave.version import VERSION
@@ -89,17 +90,17 @@ def calibrate(target: str, *, budget: float = 60.0, out: Path | None = None) -> 
         raise Invalid(f"target {target!r} cannot be measured", hint=f"one of {', '.join(TRIED)}")
     if target == "cuda" and not torch.cuda.is_available():
         raise Invalid("target cuda: torch finds no GPU here", hint="target cpu")
+    path = out if out is not None else machines.machine_file(target)
+    check_writable(path, head="cleave machine", made=True)
     before = _device(target)
     fit = _Fit(target, before, time.monotonic() + budget)
     fitted = fit.run()
-    path = out if out is not None else machines.machine_file(target)
     notes = {
         "made": f"cleave {VERSION}, torch {torch.__version__}, {datetime.date.today()}",
         "device": machines.device_name(target),
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(machines.print_machine(fitted, notes), encoding="utf-8")
+        write_whole(path, machines.print_machine(fitted, notes))
     except OSError as error:
         raise Invalid(f"{path} cannot be written: {error.strerror}") from error
     machines.forget()

@@ -11,12 +11,17 @@ from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
 from cleave.errors import CallError, Invalid
+from cleave.frontend.axis_text import check_dynamic
 from cleave.frontend.trace import users_line
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+MOST_SECONDS = 10**6
+"""The longest that tuning may be asked to take: twelve days."""
 NEAR = 0.5
 """How alike (by difflib's ratio) the name of an option must be to be offered for another."""
 
@@ -100,12 +105,42 @@ def shown(value: object) -> str:
 
 
 def check_function(fn: object) -> None:
-    """`CallError` for what is no function."""
-    if not callable(fn):
+    """`CallError` for what is no function: what cannot be called, a class, a module without `forward`."""
+    what = f"a function of tensors is needed, not {shown(fn)}"
+    hint = "the function itself, not its name or result"
+    if isinstance(fn, type):
+        what = f"a function of tensors is needed, not the class {fn.__name__}"
+        hint = f"an instance of it that can be called: {fn.__name__}()"
+    elif isinstance(fn, torch.nn.Module) and getattr(fn.forward, "__func__", None) is torch.nn.Module.forward:
+        what, hint = f"the module {type(fn).__name__} computes nothing: it has no forward", "give it one"
+    elif callable(fn):
+        return
+    raise CallError(what, where=users_line(), hint=hint)
+
+
+def name_of_function(fn: Callable[..., Any]) -> str:
+    """What a function is called in messages: its name, or that of its class."""
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def parameters_of(fn: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """The parameters of a function, or of a module's `forward`, that have a name of their own (no `*args`).
+    `CallError` for one that does not tell them, as some written in C."""
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):
+        what = f"{name_of_function(fn)} does not tell its parameters"
+        hint = f"a function of your own that calls it: lambda x: {name_of_function(fn)}(x)"
+        raise CallError(what, where=users_line(), hint=hint) from None
+    spread = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return {name: p for name, p in signature.parameters.items() if p.kind not in spread}
+
+
+def check_flag(name: str, value: object) -> None:
+    """`CallError` for an option that is neither True nor False."""
+    if not isinstance(value, bool):
         raise CallError(
-            f"a function of tensors is needed, not {shown(fn)}",
-            where=users_line(),
-            hint="the function itself, not its name or result",
+            f"{name} is True or False, not {shown(value)}", where=users_line(), hint=f"{name}=True"
         )
 
 
@@ -129,13 +164,15 @@ def check_inputs(inputs: object) -> None:
         )
 
 
-def check_options(dynamic: object, target: str | None, tune: object) -> None:
-    """Refuse what no option can be before anything is compiled: `Invalid` for a target that there is not,
-    `CallError` for another type. `tune` is in seconds."""
-    if target is not None:
+def check_options(
+    dynamic: object, target: object, tune: object, strict: object, compile_program: object
+) -> None:
+    """Refuse what no option can be before anything is compiled: `Invalid` for a target that there is not and
+    for axes that cannot be meant, `CallError` for another type. `tune` is in seconds."""
+    if target is not None and compile_program is None:
         from cleave.pipeline import TARGETS
 
-        if target not in TARGETS:
+        if not isinstance(target, str) or target not in TARGETS:
             what = f"unknown target {target!r}"
             raise Invalid(what, where=users_line(), hint=f"one of {', '.join(TARGETS)}")
     if dynamic is not None and not isinstance(dynamic, Mapping):
@@ -144,6 +181,14 @@ def check_options(dynamic: object, target: str | None, tune: object) -> None:
             where=users_line(),
             hint="dynamic={'x': ('N', None)}: a name for each dynamic axis, None for a known one",
         )
-    if not isinstance(tune, int | float) or not tune >= 0:
-        what = f"tune is a number of seconds, at least 0, not {shown(tune)}"
+    try:
+        check_dynamic(dynamic or {})
+    except Invalid as error:
+        raise Invalid(error.what, where=users_line(), hint=error.hint) from None
+    if isinstance(tune, bool) or not isinstance(tune, int | float) or not 0 <= tune <= MOST_SECONDS:
+        what = f"tune is a number of seconds, 0 to {MOST_SECONDS}, not {shown(tune)}"
         raise CallError(what, where=users_line(), hint="tune=30")
+    check_flag("strict", strict)
+    if compile_program is not None and not callable(compile_program):
+        what = f"compile_program compiles a program, and is a function, not {shown(compile_program)}"
+        raise CallError(what, where=users_line(), hint="leave it out")

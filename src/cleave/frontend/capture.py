@@ -30,12 +30,14 @@ from cleave.frontend import (  # noqa: F401  (registers the lowerings)
     record_scan,
 )
 from cleave.frontend.axes import Var, root
+from cleave.frontend.axis_text import Factor, axes_of
 from cleave.frontend.build import Refused
 from cleave.frontend.captured import Argument, Captured, Outside
 from cleave.frontend.declare import declare
 from cleave.frontend.emit import TABLE
 from cleave.frontend.outside import Surroundings
 from cleave.frontend.plan import Planner
+from cleave.frontend.raised import line_of
 from cleave.frontend.recorded import Fallback, Retry, Whole, Wishes
 from cleave.frontend.trace import Tracer
 
@@ -55,7 +57,7 @@ class _Flat:
     """The arguments of a call in a flat list, with names."""
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        named = _by_parameter(fn, args, kwargs)
+        named = by_parameter(fn, args, kwargs)
         self.leaves: list[Any] = []
         self.names: list[str] = []
         self.leaves, self.spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
@@ -66,9 +68,10 @@ class _Flat:
                 self.names.append(_unique(re.sub(r"\W", "_", f"{name}{steps}"), self.names))
 
 
-def _by_parameter(
+def by_parameter(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, Any]]:
+    """The arguments of a call, by position and by name, each with the name of its parameter."""
     target = fn.forward if isinstance(fn, torch.nn.Module) else fn
     try:
         parameters = list(inspect.signature(target).parameters.values())
@@ -121,7 +124,7 @@ def capture(
         except Whole as error:
             return Captured(label, whole=Fallback(label, error.where, error.what))
         except BEYOND as error:
-            return Captured(label, whole=Fallback(label, _line_of(error), _reason(error)))
+            return Captured(label, whole=Fallback(label, line_of(error), _reason(error)))
     return Captured(label, whole=Fallback(label, "", f"more than {MOST_ATTEMPTS} attempts"))
 
 
@@ -129,21 +132,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, fake_tensor.UnsupportedOperatorException):
         return f"PyTorch has no fake form of {error}"
     return "Python needs the value of a tensor here"
-
-
-def _line_of(error: BaseException) -> str:
-    """The user's innermost line in a traceback."""
-    from cleave.frontend.trace import LEADING_PACKAGES, Path, linecache
-
-    found = ""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(LEADING_PACKAGES):
-            code = linecache.getline(file, trace.tb_lineno).strip()
-            found = f"{Path(file).name}:{trace.tb_lineno}" + (f": {code}" if code else "")
-        trace = trace.tb_next
-    return found
 
 
 class _Attempt:
@@ -209,33 +197,16 @@ class _Attempt:
         inputs = {item.name: item for item in self.tracer.tensors}
         unknown = [name for name in dynamic if name not in inputs]
         if unknown:
-            known = ", ".join(inputs)
+            known = ", ".join(inputs) or "none"
             raise Invalid(
                 f"dynamic names an input {unknown[0]!r} that does not exist", hint=f"inputs: {known}"
             )
-        axes: list[tuple[str, Var, Any]] = []
+        axes: list[tuple[str, Var, Sequence[Factor] | None]] = []
         for item in self.tracer.tensors:
-            named = _names_of(dynamic.get(item.name, ()), item.name, len(item.node.data))
+            named = axes_of(dynamic.get(item.name, ()), item.name, len(item.node.data))
             for number, (axis, wanted) in enumerate(zip(item.node.data, named, strict=True)):
                 axes.append((f"argument {item.name}, axis {number}", root(axis[0].var), wanted))
         declare(space, axes)
-
-
-def _names_of(given: Any, name: str, rank: int) -> list[Any]:
-    if isinstance(given, Mapping):
-        return [given.get(n, given.get(n - rank)) for n in range(rank)]
-    if not isinstance(given, list | tuple):
-        raise Invalid(
-            f"argument {name}: dynamic has {given!r}, which is no tuple of its axes",
-            hint='("N", None): a name for a dynamic axis, None for a known one; or {0: "N"}',
-        )
-    names = list(given)
-    if names and len(names) != rank:
-        raise Invalid(f"argument {name} has {rank} axes, dynamic names {len(names)}")
-    bad = [n for n in names if isinstance(n, str) and not re.fullmatch(r"[\w\s*=]+", n)]
-    if bad:
-        raise Invalid(f"argument {name}: {bad[0]!r} is no name for a size")
-    return names or [None] * rank
 
 
 def _is_finite(value: float) -> bool:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,29 +19,28 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cleave.errors import CleaveError, Invalid, Unsupported
-from cleave.frontend.calls import check_function, checked_call, shown
-from cleave.frontend.capture import capture
+from cleave.errors import CallError, CleaveError, Invalid, Unsupported
+from cleave.frontend.axis_text import AXIS, Factor, factors
+from cleave.frontend.calls import (
+    check_flag,
+    check_function,
+    checked_call,
+    name_of_function,
+    parameters_of,
+    shown,
+)
 from cleave.frontend.captured import Captured
+from cleave.frontend.fakes import NUMBERS, Declared, DeclaredTensor, capture_declared
+from cleave.frontend.raised import line_of, told
 from cleave.frontend.trace import users_line
 from cleave.frontend.values import TORCH_DTYPES
 from cleave.ir.dims import Atom, Dim
 from cleave.ir.program import Program
+from cleave.ir.sizes import check_size
 
-PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
-NUMBERS: Mapping[str, float] = {"float": 0.7310585786300049, "int": 2}
 _DTYPE_NAMES: Mapping[Any, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _SHAPE = re.compile(r"\s*(\w+)\s*\[(.*)\]\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What `@cleave.program` says of a function: its inputs by name, and typical sizes of dynamic dims."""
-
-    inputs: Mapping[str, str]
-    typical: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,101 +66,116 @@ def program(**inputs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     product of these; a tuple of axes is a tensor of float32, as for `prove`. `"float"` and `"int"` are
     run-time numbers. A keyword with an int gives a typical size of a dynamic dim. The function itself stays
     as it is. `Invalid`, with the decorator's line, for anything else and for names that are no parameters."""
-    texts: dict[str, str] = {}
-    typical: dict[str, int] = {}
-    for name, given in inputs.items():
-        if isinstance(given, int) and not isinstance(given, bool):
-            typical[name] = given
-            if given < 1:
-                what = f"{name}={given} is no typical size: a size is at least 1"
-                raise Invalid(what, where=users_line(), hint=f"{name}=512")
-        else:
-            texts[name] = declaration(name, given)
-    declared = Declared(texts, typical)
+    typical = {n: given for n, given in inputs.items() if type(given) is int}
+    tensors = {n: declaration(n, given) for n, given in inputs.items() if n not in typical}
+    for name, size in typical.items():
+        try:
+            if size == 0:
+                raise Invalid(f"{name}=0 is no typical size: a size is at least 1")
+            check_size(size, f"{name} is given a typical size")
+        except Invalid as error:
+            raise Invalid(error.what, where=users_line(), hint=f"{name}=512") from None
+    declared = Declared(tensors, typical, users_line())
+    declared.check()
 
     def mark(fn: Callable[..., Any]) -> Callable[..., Any]:
         check_function(fn)
-        parameters = inspect.signature(fn).parameters
-        unknown = [name for name in texts if name not in parameters]
+        name = name_of_function(fn)
+        parameters = parameters_of(fn)
+        unknown = [name for name in tensors if name not in parameters]
         if unknown:
-            what = f"{fn.__name__} has no parameter {unknown[0]!r}"
+            what = f"{name} has no parameter {unknown[0]!r}"
             raise Invalid(what, where=users_line(), hint=f"it has {', '.join(parameters) or 'none'}")
-        fn.__cleave_program__ = declared  # type: ignore[attr-defined]
+        try:
+            fn.__cleave_program__ = declared  # type: ignore[attr-defined]
+        except (AttributeError, TypeError):
+            what = f"{name} ({type(fn).__name__}) takes no mark, so it cannot be declared"
+            hint = f"declare a function of your own that calls it: def f({', '.join(parameters)}): ..."
+            raise CallError(what, where=users_line(), hint=hint) from None
         return fn
 
     return mark
 
 
-def declaration(name: str, given: Any) -> str:
-    """What is declared of a parameter as `"dtype[axis, ...]"`, `"float"` or `"int"`; a tuple of names and
-    sizes is a tensor of float32. `Invalid`, with the user's line, for anything else."""
-    if isinstance(given, str):
-        text = given
-    elif isinstance(given, list | tuple):
-        text = f"f32[{', '.join(_axis(name, axis, given) for axis in given)}]"
-    else:
+def declaration(name: str, given: Any) -> str | DeclaredTensor:
+    """What is declared of a parameter, by a text `"dtype[axis, ...]"`, `"float"` or `"int"`, or by a tuple of
+    names and sizes, which is a tensor of float32. `Invalid`, with the user's line, for anything else."""
+    try:
+        if isinstance(given, str):
+            return given.strip() if given.strip() in NUMBERS else parsed(given, name)
+        if isinstance(given, list | tuple):
+            return DeclaredTensor(torch.float32, tuple(_axis(name, axis, given) for axis in given))
         hint = f'{name}="f32[N, K=64]", {name}=("N", 64) for float32, {name}="float" for a number'
-        raise Invalid(f"parameter {name}: {shown(given)} is not a declaration", where=users_line(), hint=hint)
-    if text.strip() not in NUMBERS:
-        try:
-            parsed(text, name)
-        except Invalid as error:
-            raise Invalid(error.what, where=users_line(), hint=error.hint) from None
-    return text
+        raise Invalid(f"parameter {name}: {shown(given)} is not a declaration", hint=hint)
+    except Invalid as error:
+        raise Invalid(error.what, where=users_line(), hint=error.hint) from None
 
 
-def _axis(name: str, axis: Any, given: Sequence[Any]) -> str:
+def _axis(name: str, axis: Any, given: Sequence[Any]) -> tuple[Factor, ...]:
     """An axis of a declaration by a tuple. A dtype or `float` in it is not meant as a name of a dim."""
-    hint = 'an axis is a name ("N"), a size (64), both ("D=64") or a product ("KV*G")'
+    hint = AXIS
     dtype = axis if isinstance(axis, str) and axis in TORCH_DTYPES else _DTYPE_NAMES.get(axis)
     if dtype is not None:
         rest = ", ".join(str(other) for other in given if other is not axis)
         hint = f'with another dtype than float32 as text: {name}="{dtype}[{rest}]"'
     elif isinstance(axis, str) and axis in NUMBERS:
         hint = f'for a number {name}="{axis}"'
-    elif isinstance(axis, str) or (isinstance(axis, int) and not isinstance(axis, bool)):
-        return str(axis)
-    raise Invalid(
-        f"parameter {name}: {axis!r} in {tuple(given)!r} is not an axis", where=users_line(), hint=hint
-    )
+    elif isinstance(axis, str):
+        return factors(axis, f"parameter {name}")
+    elif isinstance(axis, int) and not isinstance(axis, bool):
+        check_size(axis, f"parameter {name}")
+        return (Factor("", axis),)
+    raise Invalid(f"parameter {name}: {axis!r} in {tuple(given)!r} is not an axis", hint=hint)
+
+
+def parsed(text: str, name: str) -> DeclaredTensor:
+    """What `"f32[B, S, D=64]"` declares of the parameter `name`."""
+    found = _SHAPE.fullmatch(text)
+    if found is None or found[1] not in TORCH_DTYPES:
+        hint = f"dtype[axis, ...] with a dtype of {', '.join(TORCH_DTYPES)}; or float, int"
+        raise Invalid(f"parameter {name}: {text!r} is not a declaration", hint=hint)
+    texts = found[2].split(",") if found[2].strip() else []
+    for number, axis in enumerate(texts):
+        if not axis.strip():
+            what = f"parameter {name}: axis {number} of {text!r} is empty"
+            raise Invalid(what, hint=f"a name or a size between the commas, 1 to broadcast; {AXIS}")
+    return DeclaredTensor(TORCH_DTYPES[found[1]], tuple(factors(axis, f"parameter {name}") for axis in texts))
 
 
 @checked_call("cleave.load", 'cleave.load("FILE.py:FUNCTION")')
-def load(where: str, *, partly: bool = False) -> Loaded:
-    """The program of `FILE.py:FUNCTION`. Raises `Invalid` if there is no such function or it is not declared,
-    and, unless `partly` is given, `Unsupported` if it cannot be captured as one program."""
-    path, _, name = where.rpartition(":")
+def load(where: str | os.PathLike[str], *, partly: bool = False) -> Loaded:
+    """The program of `FILE.py:FUNCTION`. Raises `Invalid` if there is no such function, if it is not declared
+    or if the file or the function raises; and, unless `partly` is given, `Unsupported` if it cannot be
+    captured as one program. `CallError` for what is no text."""
+    text = os.fspath(where) if isinstance(where, os.PathLike) else where
+    if not isinstance(text, str):
+        hint = 'cleave.load("FILE.py:FUNCTION"); '
+        hint += "a function at hand needs no loading: cleave.jit, cleave.compile and cleave.prove take it"
+        raise CallError(f"FILE.py:FUNCTION is needed, not {shown(where)}", where=users_line(), hint=hint)
+    check_flag("partly", partly)
+    path, _, name = text.rpartition(":")
     if not path or not name:
-        raise Invalid(f"{where!r} is not FILE.py:FUNCTION")
+        raise Invalid(f"{text!r} is not FILE.py:FUNCTION", hint="such as examples/attention.py:attention")
     module = _module(Path(path))
     fn = getattr(module, name, None)
     declared = getattr(fn, "__cleave_program__", None)
-    if fn is None or declared is None:
+    if fn is None or not isinstance(declared, Declared):
         marked = [n for n, f in vars(module).items() if hasattr(f, "__cleave_program__")]
         what = f"{path} has no function {name!r}" if fn is None else f"{name} in {path} is not declared"
         hint = f"declared with @cleave.program: {', '.join(marked) or 'none'}"
         raise Invalid(what, hint=hint)
-    captured = _captured(fn, declared, name)
+    captured = capture_declared(fn, declared, name)
     if not partly:
         _demand_one(captured)
     known = {atom for program in captured.programs for atom in program.dynamic}
-    named = {*_names(declared), *(a.name for program in captured.programs for a in program.dims)}
+    named = {*declared.names, *(a.name for program in captured.programs for a in program.dims)}
     typical = {Atom(n): size for n, size in declared.typical.items()}
     missing = [a.name for a in typical if a.name not in named]
     if missing:
-        raise Invalid(f"{name}: a size is given for {missing[0]}, which no input names")
+        what = f"{name}: a size is given for {missing[0]}, which no input names"
+        hint = f"its inputs name {', '.join(dict.fromkeys(declared.names)) or 'none'}"
+        raise Invalid(what, where=declared.where, hint=hint)
     return Loaded({a: s for a, s in typical.items() if a in known}, captured, fn)
-
-
-def _names(declared: Declared) -> list[str]:
-    """The names of dims in the declarations of inputs."""
-    axes = [
-        a
-        for name, text in declared.inputs.items()
-        if text.strip() not in NUMBERS
-        for a in parsed(text, name)[1]
-    ]
-    return [factor.partition("=")[0] for axis in axes for factor in axis.split("*")]
 
 
 def capture_for_proof(fn: Callable[..., Any], dims: Mapping[str, Sequence[str | int] | str]) -> Captured:
@@ -169,8 +183,8 @@ def capture_for_proof(fn: Callable[..., Any], dims: Mapping[str, Sequence[str | 
 
     All names are dynamic, ints known. Parameters that `dims` does not name take their defaults as run-time
     numbers, or are floats. Raises `Unsupported` if part of the function would run in PyTorch."""
-    texts = {name: declaration(name, given) for name, given in dims.items()}
-    captured = _captured(fn, Declared(texts, {}), getattr(fn, "__name__", "program"))
+    declared = Declared({name: declaration(name, given) for name, given in dims.items()}, {}, users_line())
+    captured = capture_declared(fn, declared, name_of_function(fn))
     _demand_one(captured)
     return captured
 
@@ -191,8 +205,12 @@ def _demand_one(captured: Captured) -> None:
 
 
 def _module(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise Invalid(f"there is no file {path}")
+    """A program file as a module. `Invalid`, with the file's line, if it cannot be read or run."""
+    try:
+        if not path.is_file():
+            raise Invalid(f"there is no file {path}")
+    except (OSError, ValueError) as error:  # a name that no file can have
+        raise Invalid(f"{str(path)[:80]!r}... is no file: {error.__class__.__name__}") from error
     label = f"cleave_file_{re.sub(r'[^0-9a-zA-Z]+', '_', str(path.resolve()))}"
     spec = importlib.util.spec_from_file_location(label, path)
     if spec is None or spec.loader is None:
@@ -203,72 +221,9 @@ def _module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except CleaveError:
         raise  # says what is wrong, and on which line of the file
-    except (ImportError, SyntaxError, NameError, TypeError, AttributeError, ValueError) as error:
-        raise Invalid(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    except SystemExit as error:
+        hint = 'what a script does stands behind: if __name__ == "__main__":'
+        raise Invalid(f"{path} ends Python where it is loaded", where=line_of(error), hint=hint) from error
+    except Exception as error:  # a user's file may raise anything
+        raise told(error, str(path), "") from error
     return module
-
-
-# ---------------------------------------------------------------- fakes from declarations
-
-
-def _captured(fn: Callable[..., Any], declared: Declared, name: str) -> Captured:
-    sizes = _Sizes(declared)
-    arguments: dict[str, Any] = {}
-    named: dict[str, Sequence[str]] = {}
-    with FakeTensorMode():
-        for parameter in inspect.signature(fn).parameters.values():
-            text = declared.inputs.get(parameter.name)
-            if text is not None and text.strip() in NUMBERS:
-                default = parameter.default
-                usable = isinstance(default, int | float) and not isinstance(default, bool)
-                arguments[parameter.name] = default if usable else NUMBERS[text.strip()]
-            elif text is not None:
-                dtype, axes = parsed(text, parameter.name)
-                arguments[parameter.name] = torch.empty([sizes.of(axis) for axis in axes], dtype=dtype)
-                named[parameter.name] = axes
-            elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                continue
-            else:
-                given = parameter.default is not parameter.empty
-                arguments[parameter.name] = parameter.default if given else NUMBERS["float"]
-    return capture(fn, (), arguments, dynamic=named, name=name)
-
-
-def parsed(text: str, name: str) -> tuple[torch.dtype, list[str]]:
-    """`"f32[B, S, D=64]"` as a dtype and the texts of the axes."""
-    found = _SHAPE.fullmatch(text)
-    if found is None or found[1] not in TORCH_DTYPES:
-        hint = f"dtype[axis, ...] with a dtype of {', '.join(TORCH_DTYPES)}; or float, int"
-        raise Invalid(f"parameter {name}: {text!r} is not a declaration", hint=hint)
-    axes = [axis.strip().replace(" ", "") for axis in found[2].split(",") if axis.strip()]
-    for axis in axes:
-        for factor in axis.split("*"):
-            if not re.fullmatch(r"\d+|[A-Za-z_]\w*(=\d+)?", factor):
-                raise Invalid(f"parameter {name}: {axis!r} is not an axis", hint="S, D=64, 64 or KV*G")
-    return TORCH_DTYPES[found[1]], axes
-
-
-class _Sizes:
-    """A size for every name: known, typical, or a prime of its own, so that no two names look equal."""
-
-    def __init__(self, declared: Declared) -> None:
-        self.known: dict[str, int] = {}
-        for name, text in declared.inputs.items():
-            if text.strip() in NUMBERS:
-                continue
-            for axis in parsed(text, name)[1]:
-                for factor in axis.split("*"):
-                    label, _, value = factor.partition("=")
-                    if value and self.known.setdefault(label, int(value)) != int(value):
-                        raise Invalid(f"parameter {name}: {label} is both {self.known[label]} and {value}")
-        self.known = {**declared.typical, **self.known}
-        self.primes = iter(PRIMES)
-
-    def of(self, axis: str) -> int:
-        total = 1
-        for factor in axis.split("*"):
-            label = factor.partition("=")[0]
-            if not label.isdigit() and label not in self.known:
-                self.known[label] = next(p for p in self.primes if p not in self.known.values())
-            total *= int(label) if label.isdigit() else self.known[label]
-        return total

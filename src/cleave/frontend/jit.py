@@ -27,8 +27,8 @@ from cleave.frontend.captured import Captured, Named, Outside, Stale
 from cleave.frontend.outside import Surroundings
 from cleave.frontend.quick import Quick
 from cleave.frontend.recorded import TENSORS, Fallback, foreign
-from cleave.ir.ops import Input
-from cleave.ir.sizes import infer_sizes
+from cleave.frontend.refusing import Foreign, lists_told, misfit, refused
+from cleave.frontend.trace import users_line
 from cleave.ir.text import print_program
 from cleave.knobs import knobs
 
@@ -49,13 +49,6 @@ def _pipeline(*args: Any, **options: Any) -> Any:
     from cleave.pipeline import compile_program
 
     return compile_program(*args, **options)
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """The kind of a tensor that is not plain memory."""
-
-    what: str
 
 
 @dataclass(slots=True)
@@ -101,7 +94,7 @@ class Jit:
         tune: float = 0.0,
     ) -> None:
         check_function(fn)
-        check_options(dynamic, target if compile_program is None else None, tune)
+        check_options(dynamic, target, tune, strict, compile_program)
         self.tune = tune
         self.fn, self.dynamic, self.target, self.strict = fn, dynamic, target, strict
         self.compile_program = compile_program or _pipeline
@@ -201,12 +194,37 @@ class Jit:
 
     def _new_kind(self, key: Any) -> Kind:
         if self.strict and self.kinds:
-            self._refuse(key, next(iter(self.kinds)))
+            raise refused(self.fn, key, next(iter(self.kinds)))
         kind = Kind()
         for given in key[1]:
             if isinstance(given, Foreign):
                 self._give_up(kind, Fallback(self._name, "", f"an argument is {given.what}"))
         return self.kinds.setdefault(key, kind)
+
+    def _captured(self, args: Any, kwargs: Any, static: str) -> Captured:
+        """A capture of this call; what is wrong with its declared axes is told with the line of the call."""
+        try:
+            return capture(
+                self.fn,
+                args,
+                kwargs,
+                dynamic=self.dynamic,
+                static=static,
+                surroundings=self.around,
+                name=self._name,
+            )
+        except Invalid as error:
+            raise type(error)(error.what, where=error.where or users_line(), hint=error.hint) from None
+
+    def _in_pytorch(self, args: Any, kwargs: Any) -> Any:
+        """What the function gives where capture failed; it may fail in PyTorch too, as on a list."""
+        try:
+            return self.fn(*args, **kwargs)
+        except (TypeError, AttributeError) as error:
+            told = lists_told(self.fn, args, kwargs, error)
+            if told is None:
+                raise
+            raise told from error
 
     def _without_grad(self, args: Any, kwargs: Any) -> Any:
         self._note(Fallback(self._name, "", "an input requires a gradient: there is no backward yet"))
@@ -232,25 +250,16 @@ class Jit:
             if variant.fits(env):
                 return self._run(kind, variant, env, args, kwargs)
         if self.strict and kind.variants:
-            raise _misfit(kind.variants[0].captured, flat)
+            raise misfit(kind.variants[0].captured, flat)
         if len(kind.variants) >= MOST_VARIANTS:
             self._give_up(
                 kind, Fallback(self._name, "", f"more than {MOST_VARIANTS} variants of one kind of call")
             )
             return self.fn(*args, **kwargs)
-        static = "none" if kind.variants else "parameters"
         try:
-            captured = capture(
-                self.fn,
-                args,
-                kwargs,
-                dynamic=self.dynamic,
-                static=static,
-                surroundings=self.around,
-                name=self._name,
-            )
+            captured = self._captured(args, kwargs, "none" if kind.variants else "parameters")
         except ORDINARY as error:
-            result = self.fn(*args, **kwargs)
+            result = self._in_pytorch(args, kwargs)
             self._give_up(kind, Fallback(self._name, "", f"{type(error).__name__} while capturing: {error}"))
             return result
         if captured.whole is not None:
@@ -303,21 +312,6 @@ class Jit:
 
     def _note(self, fallback: Fallback) -> None:
         self.noted[fallback] = None
-
-    def _refuse(self, key: Any, first: Any) -> None:
-        if len(key[1]) != len(first[1]):
-            raise Invalid(f"{self._name} was compiled for {len(first[1])} arguments, not {len(key[1])}")
-        if key[0] != first[0]:
-            raise Invalid(
-                f"{self._name} was compiled for {len(first[1])} tensors in other places of a call",
-                hint="by position or by name as when it was compiled, and tensors (no arrays, no lists); "
-                "@cleave.jit compiles each form of a call for itself",
-            )
-        names = next(iter(self.kinds.values())).variants
-        for number, (expected, actual) in enumerate(zip(first[1], key[1], strict=True)):
-            if expected != actual:
-                name = names[0].captured.arguments[number].name if names else str(number)
-                raise Invalid(f"argument {name}: expected {_shown(expected)}, got {_shown(actual)}")
 
     # ------------------------------------------------------------ for people
 
@@ -386,18 +380,6 @@ def _settings() -> tuple[Any, ...]:
 _LEAVES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)}
 
 
-def _shown(kind: Any) -> str:
-    match kind:
-        case (torch.dtype() as dtype, device, int() as rank):
-            return f"{dtype} of rank {rank} on {device}"
-        case Foreign(what):
-            return what
-        case type():
-            return kind.__name__
-        case _:
-            return str(kind[-1])
-
-
 def _target_of(values: Any) -> str:
     devices = {
         v.device.type for v in values if isinstance(v, torch.Tensor) and (v.dim() or v.device.type != "cpu")
@@ -408,25 +390,6 @@ def _target_of(values: Any) -> str:
     if device not in ("cpu", "cuda"):
         raise Unsupported(f"tensors on {device}")
     return device
-
-
-def _misfit(captured: Captured, flat: Sequence[Any]) -> Invalid:
-    """One error for sizes that a strict compile does not serve: argument, axis, expected, actual."""
-    env = captured.environment(flat)
-    for step in captured.program_steps:
-        shapes = {
-            node.op.name: tuple(env[name].shape)
-            for name, node in zip(step.feeds, step.program.inputs, strict=True)
-            if isinstance(node.op, Input) and name in env
-        }
-        try:
-            infer_sizes(step.program, shapes)
-        except Invalid as error:
-            return error
-    shapes_text = ", ".join(f"{n} {list(v.shape)}" for n, v in env.items() if isinstance(v, torch.Tensor))
-    return Invalid(
-        f"{captured.name} was compiled for calls where {' and '.join(captured.guards)}", where=shapes_text
-    )
 
 
 @checked_call("cleave.jit", "@cleave.jit or cleave.jit(f, dynamic={'x': ('N', None)})")
@@ -450,7 +413,7 @@ def jit(
         Jit, dynamic=dynamic, target=target, tune=tune, strict=strict, compile_program=compile_program
     )
     if fn is None:
-        check_options(dynamic, target if compile_program is None else None, tune)
+        check_options(dynamic, target, tune, strict, compile_program)
         return make
     return make(fn)
 

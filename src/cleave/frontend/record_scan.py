@@ -18,7 +18,7 @@ from cleave.errors import Invalid
 from cleave.frontend.axes import Ix, Var, hint_of, leaves_of, root
 from cleave.frontend.build import Builder, Numbering, below, copy_of, extension
 from cleave.frontend.recorded import Whole
-from cleave.frontend.scan import check_carry, leaf_names
+from cleave.frontend.scan import check_carry, leaf_names, pair
 from cleave.frontend.trace import Tracer, users_line
 from cleave.frontend.values import TORCH_DTYPES, Pre, Read, Value, fresh_like, read, whole
 from cleave.ir.dims import Index, term, var
@@ -61,9 +61,11 @@ def record(t: Tracer, body: Callable[..., Any], init: Any, xs: Any, count: Any) 
         step = number >= len(states)
         fakes.append(_formal(t, loop, name, leaf, value, step=step))
     before = len(t.calls)
-    carry, ys = body(
-        pytree.tree_unflatten(fakes[: len(states)], tree),
-        pytree.tree_unflatten(_filled(leaves, fakes[len(states) :]), reads_tree),
+    carry, ys = pair(
+        body(
+            pytree.tree_unflatten(fakes[: len(states)], tree),
+            pytree.tree_unflatten(_filled(leaves, fakes[len(states) :]), reads_tree),
+        )
     )
     if len(t.calls) > before:
         raise Whole(f"the body of a scan calls {t.calls[before].name}, which PyTorch runs", where=where)

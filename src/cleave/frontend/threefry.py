@@ -10,7 +10,13 @@ John K. Salmon, Mark A. Moraes, Ron O. Dror, David E. Shaw: Parallel random numb
 
 from __future__ import annotations
 
+import math
+
 import torch
+
+from cleave.errors import CallError
+from cleave.frontend.calls import checked_call, shown
+from cleave.frontend.trace import users_line
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -20,11 +26,17 @@ ROUNDS = 5
 Word = torch.Tensor | int
 
 
+@checked_call("cleave.threefry2x32", "cleave.threefry2x32((0, 42), (counter, counter))")
 def threefry2x32(
     key: tuple[Word, Word], counter: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two words of random bits for each pair of counters, int32 like the counters; 20 rounds, as
-    `jax.random` computes them. Key words are int32 tensors or numbers below 2^32."""
+    `jax.random` computes them. Key words are int32 tensors or numbers below 2^32. `CallError` for others."""
+    for what, words in (("key", key), ("counter", counter)):
+        if not isinstance(words, tuple | list) or len(words) != 2:
+            raise _wrong(f"the {what} of threefry2x32 is a pair of words, not {shown(words)}")
+        for word in words:
+            _check_word(word, f"a {what} word of threefry2x32", number=what == "key")
     first, second = (_signed(word) for word in key)
     keys = (first, second, first ^ second ^ PARITY)
     x, y = counter[0] + keys[0], counter[1] + keys[1]
@@ -37,11 +49,32 @@ def threefry2x32(
     return x, y
 
 
+@checked_call("cleave.uniform", "cleave.uniform(bits, -1.0, 1.0)")
 def uniform(bits: torch.Tensor, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
     """Float32 numbers in [low, high) from words of random bits: the upper 23 bits, as `jax.random.uniform`
-    takes them."""
+    takes them. `CallError` for what are no words, and for bounds that are no finite numbers in order."""
+    _check_word(bits, "bits of uniform", number=False)
+    if not all(isinstance(n, int | float | torch.SymInt | torch.SymFloat) for n in (low, high)):
+        raise _wrong(f"the bounds of uniform are numbers, not {shown(low)} and {shown(high)}")
+    if not -math.inf < low < high < math.inf:
+        raise _wrong(f"uniform in [{low}, {high}) has no numbers to draw: low lies below high, both finite")
     unit = ((bits >> 9) & 0x7FFFFF).to(torch.float32) * 2.0**-23
     return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
+
+
+def _check_word(word: object, what: str, *, number: bool) -> None:
+    """`CallError` for what is no int32 tensor nor, where one may stand, a number of 32 bits."""
+    if isinstance(word, torch.Tensor):
+        if word.dtype != torch.int32:
+            raise _wrong(f"{what} is a tensor of {word.dtype}, and words are int32")
+    elif not number or isinstance(word, bool) or not isinstance(word, int | torch.SymInt):
+        raise _wrong(f"{what} is {shown(word)}, and words are int32 tensors{' or numbers' * number}")
+    elif not -(2**31) <= word < 2**32:
+        raise _wrong(f"{what} is {shown(word)}, and words have 32 bits")
+
+
+def _wrong(what: str) -> CallError:
+    return CallError(what, where=users_line(), hint="x.to(torch.int32) makes words of whole numbers")
 
 
 def _rotated(word: torch.Tensor, bits: int) -> torch.Tensor:

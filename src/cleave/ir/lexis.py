@@ -130,7 +130,7 @@ def index_names(dims: Iterable[Dim], taken: Container[str]) -> tuple[str, ...]:
     names: list[str] = []
     for dim in dims:
         base = _index_base(dim)
-        stem = base + "_" if base[-1].isdigit() else base
+        stem = base + "_" if base[-1].isdigit() or base == "in" else base  # `in2` injects into a union
         name, count = base, 1
         while name in names or name in taken or not is_word(name) or re.fullmatch(r"in\d+", name):
             count += 1

@@ -16,6 +16,30 @@ from cleave.ir.dims import Atom, Dim, Extent, Union, atoms_of, size_of
 from cleave.ir.ops import Input, Scalar
 from cleave.ir.program import Program
 
+MOST_SIZE = 2**40
+"""The most elements that an axis may have: no memory holds more, and products of a few would pass 64 bits."""
+
+
+def check_size(size: int, whose: str) -> None:
+    """`Invalid` for a size that a user gives and no axis can have; `whose` begins the message."""
+    if size < 0:
+        raise Invalid(f"{whose}: the size {_digits(size)} is negative", hint="a size is a count of elements")
+    if size > MOST_SIZE:
+        hint = f"a size is at most 2^40 = {MOST_SIZE}"
+        raise Invalid(f"{whose}: no axis has the size {_digits(size)}", hint=hint)
+
+
+def read_size(digits: str, whose: str) -> int:
+    """The size that a user writes in decimal digits; `Invalid` as of `check_size`."""
+    plain = digits.lstrip("0") or "0"
+    size = int(plain[:30])  # Python refuses to read thousands of digits; of these many none is a size
+    check_size(size, whose)
+    return size
+
+
+def _digits(size: int) -> str:
+    return str(size) if abs(size) < 10**24 else f"of more than {10**24}"
+
 
 def infer_sizes(
     program: Program, shapes: Mapping[str, tuple[int, ...]], known: Mapping[Dim, int] | None = None

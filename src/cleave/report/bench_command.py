@@ -16,6 +16,8 @@ from typing import Annotated
 import typer
 
 from cleave.errors import Invalid
+from cleave.report.given import refuse, refuse_other
+from cleave.runtime.written import check_writable
 
 
 class Target(StrEnum):
@@ -76,8 +78,14 @@ LIMIT = "Begin no other point of a suite after so many seconds; --resume goes on
 COLD = "Start with empty caches, so that compile times are of a first compile."
 WITHOUT = "Also time ours with this left out (reassociation: let in; untuned: no recipe). Repeatable."
 
-STUDIES = ("algebra", "search", "cartpole", "fusion")
-"""Suites that are no cases to be timed against peers."""
+STUDIES = {
+    "algebra": ("case", "json_file"),
+    "search": ("case", "json_file"),
+    "cartpole": ("target", "case", "json_file", "budget", "sizes", "resume", "ahead"),
+    "fusion": ("target", "case", "json_file", "budget"),
+}
+"""Suites that are no cases to be timed against peers, and the options that they take."""
+ONLY_CARTPOLE = ("sizes", "ahead")
 
 
 def register(app: typer.Typer) -> None:
@@ -86,6 +94,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench_(
+    context: typer.Context,
     suite: Annotated[str, typer.Argument(help="The suite's name, such as 'paper'.")],
     target: Annotated[Target, typer.Option(help="Where to run.")] = Target.cpu,
     case: Names = None,
@@ -109,10 +118,11 @@ def bench_(
     suite 'algebra' asks the search for what it must find, 'search' measures what that costs, 'cartpole'
     is the study of a simulation loop (docs/cartpole.md)."""
     import_benchmarks()
+    _check_options(context, suite)
     if suite in STUDIES:
         failed = _study(suite, target, case, json_file, budget, sizes, resume=resume, ahead=ahead)
         raise typer.Exit(1 if failed else 0)
-    check_bench(suite, target, case)
+    check_bench(suite, target, case, phase)
     from benchmarks.run import run_suite
 
     wrong = run_suite(
@@ -136,6 +146,21 @@ def bench_(
     raise typer.Exit(1 if wrong else 0)
 
 
+def _check_options(context: typer.Context, suite: str) -> None:
+    """`Invalid` for an option that the suite would not look at, and for results that cannot be written."""
+    asked = context.params
+    if suite in STUDIES:
+        refuse_other(context, STUDIES[suite], f"the study {suite}")
+    else:
+        refuse(context, ONLY_CARTPOLE, "is for the study 'cartpole'", f"leave it out for the suite {suite}")
+    if asked["resume"] and asked["json_file"] is None:
+        raise Invalid("--resume goes on with a file", hint="--json FILE")
+    if asked["peers"] == Peers.none and not asked["peer"]:
+        refuse(context, ("sweep",), "is for the settings of peers, and --peers none has none", "--peers full")
+    if asked["json_file"] is not None:
+        check_writable(Path(asked["json_file"]), made=True)
+
+
 def _study(
     suite: str,
     target: Target,
@@ -148,6 +173,8 @@ def _study(
     ahead: float,
 ) -> bool:
     """Run one of the `STUDIES`; whether anything in it failed."""
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
     if suite == "algebra":
         from benchmarks.algebra import run_algebra
 
@@ -183,7 +210,9 @@ def import_benchmarks() -> None:
     sys.path.insert(0, str(root))
 
 
-def check_bench(suite: str, target: Target, cases: Sequence[str] | None) -> None:
+def check_bench(
+    suite: str, target: Target, cases: Sequence[str] | None, phases: Sequence[str] | None
+) -> None:
     """`Invalid` for what would run nothing."""
     from benchmarks.suites import SUITES
 
@@ -196,6 +225,12 @@ def check_bench(suite: str, target: Target, cases: Sequence[str] | None) -> None
     for wanted in cases or ():
         if not any(wanted in name for name in names):
             raise Invalid(f"suite {suite} has no case {wanted!r}", hint=f"it has {', '.join(names)}")
+    chosen = [c for c in SUITES[suite] if not cases or any(wanted in c.name for wanted in cases)]
+    there = {phase for c in chosen for (kind, phase), grid in c.points.items() if kind == target and grid}
+    if not there.intersection(phases or there):
+        what = f"suite {suite} has no {' or '.join(phases or ['point'])} on {target}"
+        which = f" in the cases {', '.join(c.name for c in chosen)}" if cases else ""
+        raise Invalid(what + which, hint=f"--phase {' or '.join(sorted(there))}" if there else "another case")
     check_device(target)
 
 

@@ -31,6 +31,7 @@ from cleave.report.schedule import (
     maps_text,
     others_text,
     points_of,
+    sizes_text,
     variant_text,
 )
 from cleave.schedule.select import Ranked
@@ -73,9 +74,22 @@ def summary(plan: Plan) -> str:
         f"{plan.program.name} for {plan.target}\n"
         f"Decided by {decided(plan)}.\n"
         f"{len(plan.found.candidates)} candidates, {len(plan.variants)} variants. "
-        f"At {point}: candidate '{chosen.candidate.form}', {', '.join(facts(chosen.tiles))}, "
-        f"{amount(chosen.cost.seconds)}s by the cost model.\n"
+        f"At {point}: candidate '{chosen.candidate.form}', {', '.join(facts(chosen.tiles))}; "
+        f"{times_text(plan)}.\n"
     )
+
+
+def times_text(plan: Plan) -> str:
+    """What a call of the first variant takes, each time by its name: modelled, and measured if it was, at
+    sizes that are said where they are others than those of the first representative."""
+    chosen, here = plan.variants[0], plan.representatives[0]
+    modelled = f"modelled {amount(chosen.cost.seconds)}s"
+    found = plan.recipe.measured(chosen.tiles, here)
+    if found is None:
+        return f"{modelled}, not measured"
+    point, seconds = found
+    same = all(here[dim] == size for dim, size in point.items())
+    return f"{modelled}, measured {amount(seconds)}s{'' if same else f' at {sizes_text({**point})}'}"
 
 
 def decided(plan: Plan) -> str:
@@ -161,6 +175,7 @@ def as_data(plan: Plan) -> dict[str, object]:
         "program": print_program(plan.program),
         "target": plan.target,
         "decided": decided(plan),
+        "measured": _measured_data(plan),
         "recipe": plan.recipe.text() if plan.recipe or plan.recipe.notes else None,
         "counts": dict(plan.found.counts),
         "dropped": [
@@ -185,6 +200,14 @@ def as_data(plan: Plan) -> dict[str, object]:
             for point, ranked in zip(plan.representatives, plan.ranked, strict=True)
         ],
     }
+
+
+def _measured_data(plan: Plan) -> dict[str, object] | None:
+    """The point nearest to the first representative where the first variant was measured, and its seconds."""
+    found = plan.recipe.measured(plan.variants[0].tiles, plan.representatives[0])
+    if found is None:
+        return None
+    return {"sizes": {str(d): n for d, n in found[0].items()}, "seconds": found[1]}
 
 
 def _candidate_data(plan: Plan, candidate: Candidate) -> dict[str, object]:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from cleave.errors import Invalid
+from cleave.report.given import refuse
 from cleave.report.terminal import read, write
+from cleave.runtime.written import check_writable
 
 if TYPE_CHECKING:
     from cleave.frontend.files import Loaded
@@ -42,6 +44,7 @@ def register(app: typer.Typer, load: Load, sizes_of: Callable[[list[str] | None]
 
     @app.command("fuse")
     def fuse_(  # pyright: ignore[reportUnusedFunction]
+        context: typer.Context,
         where: Where,
         strategy: Annotated[str, typer.Option(help=STRATEGIES)] = "cleave",
         epoch: Annotated[str, typer.Option(help="Whose rules: X22, X23 or X26.")] = "X26",
@@ -56,6 +59,14 @@ def register(app: typer.Typer, load: Load, sizes_of: Callable[[list[str] | None]
         """Which operations share a kernel, and why others do not."""
         if limit < 0:
             raise Invalid(f"--limit {limit} is negative", hint="0 is for all")
+        if replay is not None:
+            why = "is what --replay reads from the log"
+            refuse(context, ("strategy", "epoch", "device"), why, "give one of them")
+        if json_file is None:
+            refuse(context, ("limit",), "limits the data that --json writes", "--json FILE, or - for stdout")
+        for path in (html, json_file):
+            if path is not None and str(path) != "-":
+                check_writable(path)
         graph = graph_at(where, load, sizes_of(size))
         from cleave.fusion.explaining import explain as explained
         from cleave.fusion.lints import lints

@@ -14,6 +14,7 @@ import typer
 
 from cleave.errors import Invalid
 from cleave.report.terminal import Json, progress, read, write
+from cleave.runtime.written import check_writable
 
 if TYPE_CHECKING:
     from cleave.algebra.proof import Proof
@@ -46,12 +47,14 @@ def register(app: typer.Typer, load: Load) -> None:
         as_json: Json = False,
     ) -> None:
         """Are two functions equal, over the finite reals and for every size?"""
+        if check is not None and certificate is not None:
+            raise Invalid("--certificate writes a file, --check reads one", hint="give one of them")
+        if certificate is not None:
+            check_writable(certificate)
         given = [load(where, as_json).program for where in (left, right) if where is not None]
         if len(given) != (0 if check is not None and left is None else 2):
             raise Invalid("prove takes two functions", hint="or --check FILE alone, to verify a certificate")
         if check is not None:
-            if certificate is not None:
-                raise Invalid("--certificate writes a file, --check reads one", hint="give one of them")
             proof, lines = _checked(check, given)
         else:
             from cleave.algebra.proof import prove

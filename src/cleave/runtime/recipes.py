@@ -31,6 +31,7 @@ from cleave.knobs import knobs
 from cleave.runtime.machines import device_name
 from cleave.runtime.naming import canonical, digest_of, program_digest, renamed, renaming
 from cleave.runtime.tune_store import RIGHT, versions
+from cleave.runtime.written import write_whole
 from cleave.schedule.parse import parse_tiles
 from cleave.schedule.text import print_tiles
 from cleave.schedule.tiles import TileProgram
@@ -155,12 +156,9 @@ def _slug(device: str) -> str:
 
 
 def save(recipe: Recipe, where: Path) -> Path:
-    """Write a recipe: to a file, or under its own name into a folder."""
+    """Write a recipe: to a file, or under its own name into a folder. `OSError` if that fails."""
     path = where / file_name(recipe) if where.is_dir() or not where.suffix else where
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(print_recipe(recipe), encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, print_recipe(recipe))
     _index.cache_clear()
     return path
 
@@ -316,19 +314,24 @@ class Adopted:
         """The fastest tile program of the tuned point nearest to some sizes."""
         return min(self.best, key=lambda item: self._distance(item[0], sizes))[1] if self else None
 
+    def measured(self, tiles: TileProgram, sizes: Mapping[Dim, int]) -> tuple[Sizes, float] | None:
+        """The tuned point nearest to some sizes where a tile program was measured, and its seconds there."""
+        own = [(point, times[tiles]) for point, times in self.timings if tiles in times]
+        return min(own, key=lambda item: self._distance(item[0], sizes)) if own else None
+
     def decided(self, tiles: TileProgram, sizes: Mapping[Dim, int]) -> str:
         """What decided for a tile program at some sizes, in a line: the recipe and the point where it was
         measured, or the cost model and why no recipe did."""
-        own = [(point, times) for point, times in self.timings if tiles in times]
-        if self.path is not None and own:
-            point, times = min(own, key=lambda item: self._distance(item[0], sizes))
+        found = self.measured(tiles, sizes)
+        if self.path is not None and found is not None:
+            point, seconds = found
             away = self._distance(point, sizes)
             how = "these very sizes" if not away else "the nearest that was measured"
             if away > NEAR:
                 how += (
                     "; so far from it a call takes what the cost model, scaled by it, expects to be fastest"
                 )
-            return f"recipe {self.path.name}: {times[tiles] * 1e6:.1f} us measured at {_at(point)}, {how}"
+            return f"recipe {self.path.name}: {seconds * 1e6:.1f} us measured at {_at(point)}, {how}"
         if self.notes:
             more = len(self.notes) - 1
             name = f"{self.path.name}: " if self.path is not None else ""

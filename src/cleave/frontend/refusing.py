@@ -1,0 +1,124 @@
+"""Calls that a compiled function does not serve, told: which argument, what was expected, what came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cleave.errors import CallError, Invalid
+from cleave.frontend.calls import name_of_function
+from cleave.frontend.capture import by_parameter
+from cleave.frontend.captured import Captured
+from cleave.frontend.trace import users_line
+from cleave.ir.ops import Input
+from cleave.ir.sizes import infer_sizes
+
+PLAIN = (bool, str, bytes, int, float, type(None), torch.dtype, torch.device)
+TENSOR_OF = "torch.tensor(...) makes a tensor of lists of numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The kind of a tensor that is not plain memory."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """What is known of a value in a call: a dtype, device and rank, or another kind."""
+
+    kind: Any
+
+    def __str__(self) -> str:
+        match self.kind:
+            case (torch.dtype() as dtype, device, int() as rank):
+                return f"{dtype} of rank {rank} on {device}"
+            case Foreign(what):
+                return what
+            case type():
+                return self.kind.__name__
+            case (type() as kind, value) if issubclass(kind, PLAIN):
+                return repr(value) if kind in (str, bytes) else str(value)
+            case (type() as kind, _):
+                return f"an object of class {kind.__name__}"
+            case _:
+                return str(self.kind)
+
+
+def refused(fn: Callable[..., Any], key: Any, first: Any) -> Invalid:
+    """Why a function that was compiled for the kind of call `first` refuses one of the kind `key`: keys of
+    calls, of which the first two items are the tree of the arguments and the kinds of its leaves."""
+    name = name_of_function(fn)
+    (args, kwargs), (own_args, own_kwargs) = _arguments(key), _arguments(first)
+    given, own = by_parameter(fn, args, kwargs), by_parameter(fn, own_args, own_kwargs)
+    if len(given) != len(own):
+        what = f"{name} was compiled for {len(own)} arguments, not {len(given)}"
+        return Invalid(what, where=users_line(), hint=f"its arguments: {', '.join(n for n, _ in own)}")
+    if len(args) != len(own_args) or set(kwargs) != set(own_kwargs):
+        return Invalid(
+            f"{name} was compiled for {len(first[1])} tensors in other places of a call",
+            where=users_line(),
+            hint="by position or by name as when it was compiled; "
+            "@cleave.jit compiles each form of a call for itself",
+        )
+    for (argument, value), (_, expected) in zip(given, own, strict=True):
+        if value != expected:
+            what = f"argument {argument}: expected {_shown(expected)}, got {_shown(value)}"
+            hint = TENSOR_OF if isinstance(value, list | tuple) else "as the example inputs were"
+            return Invalid(what, where=users_line(), hint=hint)
+    what = (
+        f"{name} was compiled under other settings of PyTorch or of Cleave, or with other constants in sight"
+    )
+    return Invalid(what, where=users_line(), hint="compile it again, or use @cleave.jit")
+
+
+def _arguments(key: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    leaves = [_Leaf(kind) for kind in key[1]]
+    if isinstance(key[0], int):  # a call of tensors and numbers alone: its leaves are its arguments
+        return leaves, {}
+    args, kwargs = pytree.tree_unflatten(leaves, key[0])
+    return args, kwargs
+
+
+def _shown(tree: Any) -> str:
+    if isinstance(tree, _Leaf):
+        return str(tree)
+    count = len(tree) if hasattr(tree, "__len__") else 0
+    return f"a {type(tree).__name__} of {count}" if count else f"a {type(tree).__name__}"
+
+
+def lists_told(fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> CallError | None:
+    """What a function says of an argument that is a list of numbers where it wants a tensor; None if there is
+    no such argument."""
+    for name, value in by_parameter(fn, args, kwargs):
+        leaves = pytree.tree_leaves(value)
+        if isinstance(value, list | tuple) and leaves and all(isinstance(n, int | float) for n in leaves):
+            what = (
+                f"argument {name} is a {type(value).__name__} of numbers, and {name_of_function(fn)} raised"
+            )
+            return CallError(f"{what} {type(error).__name__}: {error}", where=users_line(), hint=TENSOR_OF)
+    return None
+
+
+def misfit(captured: Captured, flat: Sequence[Any]) -> Invalid:
+    """One error for sizes that a strict compile does not serve: argument, axis, expected, actual."""
+    env = captured.environment(flat)
+    for step in captured.program_steps:
+        shapes = {
+            node.op.name: tuple(env[name].shape)
+            for name, node in zip(step.feeds, step.program.inputs, strict=True)
+            if isinstance(node.op, Input) and name in env
+        }
+        try:
+            infer_sizes(step.program, shapes)
+        except Invalid as error:
+            return error
+    shapes_text = ", ".join(f"{n} {list(v.shape)}" for n, v in env.items() if isinstance(v, torch.Tensor))
+    return Invalid(
+        f"{captured.name} was compiled for calls where {' and '.join(captured.guards)}", where=shapes_text
+    )

@@ -30,6 +30,7 @@ SCRIPT = """
     from cleave.runtime.ahead import pretend, stand_ins
     from cleave.runtime.cubin import needs
     from cleave.runtime.triton_launch import TritonLauncher
+    from cleave.schedule.parse import parse_tiles
 
     pretend(90)
     tiles = te.matmul(16, 16, 32, dtype="f16").tiles
@@ -44,6 +45,13 @@ SCRIPT = """
     first = kept()
     TritonLauncher(tiles, capability=90, example=stand_ins(tiles, {{**sizes, Atom("N"): 1024}}))
     assert kept() == first, "one kernel for all sizes that are multiples of 16"
+
+    text = open({tests!r} + "/cases/groups/gate.tiles").read()
+    grouped = parse_tiles(text.replace("X1 = 4096", "X1 = 256").replace("W11 = 14336", "W11 = 256"))
+    sizes = dict(grouped.sizes) | {{Atom("S"): 300}}
+    launcher = TritonLauncher(grouped, capability=90, example=stand_ins(grouped, sizes))
+    assert launcher.source.entries[0].persistent, "one block a core, of which nobody knows the number here"
+    assert [report.kernel for report in launcher.reports] == ["main"]
     print("done")
 """
 

@@ -304,7 +304,7 @@ class TritonLauncher(Launcher):
                 )
             if blocks:
                 uneven = max((-(-size_of(a.index.dim, sizes) // a.tile) for a in entry.uneven), default=0)
-                if entry.persistent and uneven <= MOST_UNEVEN:
+                if entry.persistent and uneven <= MOST_UNEVEN and not ahead:  # there may be no GPU yet
                     blocks = in_rounds(blocks, cores_of(devices[0].index or 0))
                 function = getattr(module, entry.function)
                 launch = self._launch(entry, function, blocks, sizes, lengths, strides, wide)

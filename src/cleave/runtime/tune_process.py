@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -25,6 +26,8 @@ Message = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 QUOTED = 400
 """Characters of a dead child's output that are quoted."""
+RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
+"""The line in which Python says what nobody has caught."""
 BEAT = 0.5
 """Seconds between two beats while an answer is waited for."""
 
@@ -109,7 +112,8 @@ class Process:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         self._close()
-        last = lines[-1][:QUOTED] if lines else ""
+        raised = [line for line in lines if RAISED.match(line)]  # others tell more while they go down
+        last = (raised or lines)[-1][:QUOTED] if lines else ""
         return Died(f"{name}: {last}" if last else name)
 
     def kill(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,8 @@ def merge(data: dict[str, Any], other: Mapping[str, Any], name: str) -> int:
 
 
 def again(data: dict[str, Any], other: Mapping[str, Any], name: str) -> int:
-    """Put another file's points, where ours is right, into a file; how many. `Invalid` as for `merge`."""
+    """Put another file's points into a file, where ours was measured, right or wrong; how many. A point whose
+    eager is not known on both sides stays. `Invalid` as for `merge`."""
     alike(other, data, name)
     later = {key_of(rows[0]): rows for rows in by_point(other["records"]).values()}
     known = peers_by_point(data)
@@ -64,14 +65,18 @@ def again(data: dict[str, Any], other: Mapping[str, Any], name: str) -> int:
     count = 0
     for rows in by_point(data["records"]).values():
         key = key_of(rows[0])
-        new = later.get(key, ())
-        if any(not is_peer(row) and is_right(row) for row in new):
-            rows = merged(new, known.get(key, []))
+        new = sorted(later.get(key, ()), key=lambda row: row["implementation"] != "eager")
+        if any(not is_peer(row) for row in new) and _has_eager(rows) and _has_eager(new):
+            rows = [row | {"source": name} for row in merged(new, known.get(key, []))]
             count += 1
         records += rows
     data["records"] = records
     data["merged"] = [*data.get("merged", []), name]
     return count
+
+
+def _has_eager(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row["implementation"] == "eager" and is_right(row) for row in rows)
 
 
 if __name__ == "__main__":

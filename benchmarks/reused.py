@@ -58,7 +58,7 @@ def merged(records: Sequence[Record], others: Iterable[Record]) -> list[Record]:
     return [*peers, *(row for row in rows.values() if not is_peer(row))]
 
 
-def is_right(record: Record) -> bool:
+def is_right(record: Mapping[str, Any]) -> bool:
     """Whether a row has a result that may be compared."""
     return not record["failure"] and record["seconds"] == record["seconds"]
 

@@ -38,9 +38,18 @@ def test_whole_points_take_the_place_of_earlier_ones_which_lend_their_peers() ->
         *(row("eager", 12.0), row("torch.compile", 8.0), row("cleave", 6.0)),
         *(row("eager", 12.0, 64), row("cleave", float("nan"), 64, "wrong")),
     )
-    assert again(data, later, "later.json") == 1
+    assert again(data, later, "later.json") == 2
     assert times(data) == {"eager": 12.0, "torch.compile": 8.0, "fa3": 4.8, "cleave": 6.0}
-    assert times(data, 64) == {"eager": 10.0, "cleave": 5.0}, "ours is not right there"
+    failures = [r["failure"] for r in data["records"] if r["sizes"] == {"S": 64}]
+    assert failures == ["", "wrong"], "what is wrong now takes the place of what was right"
+    assert {r["source"] for r in data["records"]} == {"later.json"}
+
+
+def test_without_eager_nothing_can_be_scaled() -> None:
+    data = file(row("eager", 10.0), row("fa3", 5.0), row("cleave", 5.0))
+    assert again(data, file(row("cleave", 4.0)), "later.json") == 0
+    assert again(data, file(row("cleave", 4.0), row("eager", 20.0)), "later.json") == 1
+    assert times(data) == {"eager": 20.0, "fa3": 10.0, "cleave": 4.0}
 
 
 def test_another_device_is_refused() -> None:

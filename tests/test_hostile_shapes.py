@@ -254,3 +254,40 @@ def test_views(name):
     for shape in shapes:
         judged(f, randn(shape), length=1000)
     all_compiled(f, 2)
+
+
+SQUARES = {
+    "gram": lambda x: (x * 2, x @ x.t(), x + 1),
+    "of two": lambda x: (x + x.flip(0), x @ x.flip(0).t(), x - x.flip(0)),
+    "softmax": lambda x: (x + 1, torch.softmax(x @ x.t(), -1), x * 2),
+    "distances": lambda x: (x * 2, ((x[:, None] - x[None]) ** 2).sum(-1), x + 1),
+    "three of them": lambda x: (x @ x.t(), x * 2, x.sum(1), x @ x.t() + 1, x.sum(1) + 1),
+}
+
+
+@pytest.mark.parametrize("name", SQUARES)
+@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+def test_a_result_with_one_dim_twice_beside_results_with_it_once(name: str, rows: int) -> None:
+    """Both of its axes are rows of the same input, and must not become one index of a kernel."""
+    x = torch.randn(rows, 5, generator=torch.Generator().manual_seed(rows))
+    for found, right in zip(cleave.jit(SQUARES[name])(x), SQUARES[name](x.double()), strict=True):
+        torch.testing.assert_close(found.double(), right, atol=1e-4, rtol=1e-4)
+
+
+WHOLE = {
+    "lower": lambda x: x.tril().sum(),
+    "upper": lambda x: x.triu(1).mean(),
+    "of three": lambda x: x.expand(3, -1, -1).tril().sum((1, 2)),
+    "masked softmax": lambda x: torch.softmax(x.masked_fill(x.tril() == 0, -torch.inf), -1).sum(),
+    "beside": lambda x: x.triu() + x.triu(1).sum(),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_a_sum_over_both_axes_of_a_triangle(name: str, rows: int) -> None:
+    """A loop whose end hangs on the position of a loop inside of it has none that it knows."""
+    x = torch.randn(rows, rows, generator=torch.Generator().manual_seed(rows))
+    torch.testing.assert_close(
+        cleave.jit(WHOLE[name])(x).double(), WHOLE[name](x.double()), atol=1e-4, rtol=1e-4
+    )

@@ -390,6 +390,9 @@ def test_a_residual_leaves_the_rings_their_turns() -> None:
     text = text_of(program("residual"))
     assert "r_ring" not in text and "WIDE_ROWS_64_256" in text
     assert "w_ring = gl.allocate_shared_memory(gl.bfloat16, [3, 64, 256]" in text
+    single = (FOLDER / "residual.tiles").read_text().replace("r: bf16", "r: f32")
+    single = text_of(parse_tiles(single.replace("r[s, w1]: bf16", "r[s, w1]: f32")))
+    assert "r_ring" in single and "r_tiles.load" not in single, "threads trade 16 bits"
     narrow = text_of(changed("residual", "w1: W1 by 256", "w1: W1 by 64"))
     assert "r_ring" in narrow and "WIDE" not in narrow
 

@@ -131,7 +131,7 @@ def test_how_often_must_be_said_and_agree() -> None:
         (lambda x: cleave.threefry2x32((1, 2), (3, 4)), "a counter word .* is 3"),
         (lambda x: cleave.uniform(x), "bits of uniform is a tensor of torch.float32"),
         (lambda x: cleave.uniform(x.int(), "a", "b"), "the bounds of uniform are numbers"),
-        (lambda x: cleave.uniform(x.int(), 1.0, 1.0), "has no numbers to draw"),
+        (lambda x: cleave.uniform(x.int(), 1.5, 1.0), "has no numbers to draw"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(call: Any, what: str) -> None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from cleave.codegen.gluon_plan import Copies, Groups, Ring, RowScope, fits_beside, split_box
-from cleave.codegen.gluon_stores import load_wide
+from cleave.codegen.gluon_stores import WIDE_BYTES, load_here, load_wide
 from cleave.codegen.triton_maps import HALVES, TYPES
-from cleave.codegen.triton_memory import load
 from cleave.codegen.triton_scope import Scope
 from cleave.codegen.triton_text import Line
 from cleave.codegen.triton_tiles import Tile
@@ -71,7 +70,7 @@ class GroupMemory:
             ring = self.copies.ring_of(scope, statement, once=once)
         if ring is None:
             wide = load_wide(self, scope, statement) if once else None
-            scope.values[statement.out] = wide or load(scope, statement)
+            scope.values[statement.out] = wide or load_here(scope, statement)
             return
         slot, phase = f"{ring.name}_slot", f"{ring.name}_phase"
         scope.lines.append(Line(f"{slot} = {ring.name}_at % {ring.turns}", slot))
@@ -88,7 +87,7 @@ class GroupMemory:
         """Whether a tile that no product reads, such as what is added to a result, would take from the loops'
         rings turns that they want: a group then loads it itself."""
         box = split_box(scope, statement, self.groups.apart, self.groups.count)
-        if box is None or self.products.get(statement.out):
+        if box is None or self.products.get(statement.out) or width(statement.dtype) != WIDE_BYTES:
             return False
         rings = [ring for ring in self.copies.rings.values() if not ring.once]
         size = prod(box[0]) * width(statement.dtype) * self.groups.count

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cleave.codegen.gluon_plan import RowScope, split_box, starts_of
 from cleave.codegen.triton_maps import convert
-from cleave.codegen.triton_memory import by_pointers
+from cleave.codegen.triton_memory import by_pointers, load
 from cleave.codegen.triton_scope import Scope
 from cleave.codegen.triton_text import Line, Names
 from cleave.codegen.triton_tiles import Tile
@@ -50,6 +50,8 @@ def store_rows(rows: Rows, scope: RowScope, statement: Store) -> bool:
     return True
 
 
+WIDE_BYTES = 2
+"""Of an element that threads trade."""
 NARROWEST = 32
 """Columns of a block of which four threads have 16 bytes each."""
 
@@ -78,7 +80,7 @@ def wide_scope(
     """A scope in which a statement reads or writes a block over some lanes, with the same indices anew; None
     where threads cannot trade their parts of a block for 16 bytes each."""
     plain = all(isinstance(leaf, Index) for term in statement.terms for leaf, _ in term.leaves)
-    if width(dtype) != 2 or len(lanes) != 2 or lanes[0] != scope.groups.rows or not plain:
+    if width(dtype) != WIDE_BYTES or len(lanes) != 2 or lanes[0] != scope.groups.rows or not plain:
         return None
     columns = scope.lengths(lanes)[1]
     if columns < NARROWEST or not memory.may_trade():
@@ -100,6 +102,12 @@ def widened(memory: GroupMemory, scope: RowScope, statement: Store) -> WideScope
         made = wide.line(f"{statement.value}_wide", text)
         wide.values[statement.value] = replace(tile, text=made, dtype=dtype, weight=0)
     return wide
+
+
+def load_here(scope: RowScope, statement: Load) -> Tile:
+    """A load by the group itself, never through a descriptor: those are for copies into shared memory."""
+    scalar = scope.params.tensors[statement.tensor].role == "scalar"
+    return load(scope, statement) if scalar else by_pointers(scope, statement)
 
 
 def load_wide(memory: GroupMemory, scope: RowScope, statement: Load) -> Tile | None:

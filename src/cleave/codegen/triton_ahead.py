@@ -96,8 +96,8 @@ def _position(counter: Counter, number: int, last: str) -> str:
 
 
 def moved(text: str, name: str, at: str) -> str:
-    """A text at another position."""
-    return re.sub(rf"\b{re.escape(name)}\b", at, text)
+    """A text at another position; attributes and keywords are no names."""
+    return re.sub(rf"(?<![\w.]){re.escape(name)}\b(?!\s*=(?!=))", at, text)
 
 
 def _guarded(text: str, counter: Counter) -> str:

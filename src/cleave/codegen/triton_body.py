@@ -24,7 +24,7 @@ from cleave.codegen.triton_maps import (
     typed,
 )
 from cleave.codegen.triton_memory import load, locate, store
-from cleave.codegen.triton_parts import GROUP, merges, several
+from cleave.codegen.triton_parts import GROUP, may_be_several, merges, several
 from cleave.codegen.triton_scope import Scope, is_number
 from cleave.codegen.triton_text import Line, Lines, Nested, assigned
 from cleave.codegen.triton_tiles import Roles, Span, Tile, loaded_twice, power_of_two, roles_of, uses_of
@@ -357,7 +357,7 @@ class Body:
         how = f"  # {index.dim}" + (", every tile full" if statement.exact and tile > 1 else "")
         carried = tuple(scope.values[target].text for target, _ in statement.updates)
         count = self.together(inner, statement) if merges(statement) else 1
-        if count > 1:
+        if count > 1 and may_be_several(inner.lines, Counter(at, start, stop)):
             pairs = self.new_values(inner, statement.updates)
             words = {
                 inner.values[s.out].text for s in statement.body if isinstance(s, Load) and s.dtype == "f32"

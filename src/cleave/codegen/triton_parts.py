@@ -43,6 +43,15 @@ def _is_plain(statement: Statement, part: Index) -> bool:
     return isinstance(statement, Load | Fill | Measure | Locate | Compute)
 
 
+def may_be_several(body: Sequence[Line | Nested], counter: Counter) -> bool:
+    """Whether all that a step loads hangs on its position alone, so that parts that are not there can be
+    left out."""
+    return all(
+        isinstance(s, Line) and ("tl.load(" not in s.text or is_early(s, body, counter, frozenset()))
+        for s in body
+    )
+
+
 def several(
     scope: Scope,
     body: Sequence[Line | Nested],

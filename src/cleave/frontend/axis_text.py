@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from cleave.errors import Invalid
@@ -100,10 +101,10 @@ def dynamic_axis(axis: Any, whose: str) -> tuple[Factor, ...] | None:
         return None
     if isinstance(axis, str):
         return factors(axis, whose)
-    if isinstance(axis, bool) or not isinstance(axis, int):
+    if isinstance(axis, bool) or not isinstance(axis, Integral):
         raise Invalid(f"{whose}: {axis!r} is not an axis", hint=f"{AXIS}, or None for a known size")
-    check_size(axis, whose)
-    return (Factor("", axis),)
+    check_size(int(axis), whose)
+    return (Factor("", int(axis)),)
 
 
 def check_dynamic(dynamic: Mapping[Any, Any]) -> None:
@@ -112,7 +113,7 @@ def check_dynamic(dynamic: Mapping[Any, Any]) -> None:
         whose = f"argument {name}"
         if isinstance(given, Mapping):
             for place in given:
-                if isinstance(place, bool) or not isinstance(place, int):
+                if isinstance(place, bool) or not isinstance(place, Integral):
                     what = f"{whose}: dynamic numbers the axes of an input, and {place!r} is no number"
                     raise Invalid(what, hint='{0: "N"} or {-1: "N"}, or a tuple of all axes: ("N", None)')
             listed = list(given.values())

@@ -111,11 +111,17 @@ def check_function(fn: object) -> None:
     if isinstance(fn, type):
         what = f"a function of tensors is needed, not the class {fn.__name__}"
         hint = f"an instance of it that can be called: {fn.__name__}()"
-    elif isinstance(fn, torch.nn.Module) and getattr(fn.forward, "__func__", None) is torch.nn.Module.forward:
+    elif isinstance(fn, torch.nn.Module) and _is_empty(fn):
         what, hint = f"the module {type(fn).__name__} computes nothing: it has no forward", "give it one"
     elif callable(fn):
         return
     raise CallError(what, where=users_line(), hint=hint)
+
+
+def _is_empty(module: torch.nn.Module) -> bool:
+    """Whether a module says nowhere what it computes."""
+    own = type(module).__call__ is not torch.nn.Module.__call__
+    return not own and getattr(module.forward, "__func__", None) is torch.nn.Module.forward
 
 
 def name_of_function(fn: Callable[..., Any]) -> str:

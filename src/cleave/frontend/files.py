@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -114,7 +115,9 @@ def declaration(name: str, given: Any) -> str | DeclaredTensor:
 def _axis(name: str, axis: Any, given: Sequence[Any]) -> tuple[Factor, ...]:
     """An axis of a declaration by a tuple. A dtype or `float` in it is not meant as a name of a dim."""
     hint = AXIS
-    dtype = axis if isinstance(axis, str) and axis in TORCH_DTYPES else _DTYPE_NAMES.get(axis)
+    dtype = axis if isinstance(axis, str) and axis in TORCH_DTYPES else None
+    if isinstance(axis, torch.dtype | type):
+        dtype = _DTYPE_NAMES.get(axis)
     if dtype is not None:
         rest = ", ".join(str(other) for other in given if other is not axis)
         hint = f'with another dtype than float32 as text: {name}="{dtype}[{rest}]"'
@@ -122,9 +125,9 @@ def _axis(name: str, axis: Any, given: Sequence[Any]) -> tuple[Factor, ...]:
         hint = f'for a number {name}="{axis}"'
     elif isinstance(axis, str):
         return factors(axis, f"parameter {name}")
-    elif isinstance(axis, int) and not isinstance(axis, bool):
-        check_size(axis, f"parameter {name}")
-        return (Factor("", axis),)
+    elif isinstance(axis, Integral) and not isinstance(axis, bool):
+        check_size(int(axis), f"parameter {name}")
+        return (Factor("", int(axis)),)
     raise Invalid(f"parameter {name}: {axis!r} in {tuple(given)!r} is not an axis", hint=hint)
 
 

@@ -27,7 +27,7 @@ from cleave.frontend.captured import Captured, Named, Outside, Stale
 from cleave.frontend.outside import Surroundings
 from cleave.frontend.quick import Quick
 from cleave.frontend.recorded import TENSORS, Fallback, foreign
-from cleave.frontend.refusing import Foreign, lists_told, misfit, refused
+from cleave.frontend.refusing import Foreign, lists_noted, misfit, refused
 from cleave.frontend.trace import users_line
 from cleave.ir.text import print_program
 from cleave.knobs import knobs
@@ -221,10 +221,9 @@ class Jit:
         try:
             return self.fn(*args, **kwargs)
         except (TypeError, AttributeError) as error:
-            told = lists_told(self.fn, args, kwargs, error)
-            if told is None:
-                raise
-            raise told from error
+            for note in lists_noted(self.fn, args, kwargs):
+                error.add_note(note)
+            raise
 
     def _without_grad(self, args: Any, kwargs: Any) -> Any:
         self._note(Fallback(self._name, "", "an input requires a gradient: there is no backward yet"))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cleave.errors import CallError, Invalid
+from cleave.errors import Invalid
 from cleave.frontend.calls import name_of_function
 from cleave.frontend.capture import by_parameter
 from cleave.frontend.captured import Captured
@@ -69,7 +69,8 @@ def refused(fn: Callable[..., Any], key: Any, first: Any) -> Invalid:
     for (argument, value), (_, expected) in zip(given, own, strict=True):
         if value != expected:
             what = f"argument {argument}: expected {_shown(expected)}, got {_shown(value)}"
-            hint = TENSOR_OF if isinstance(value, list | tuple) else "as the example inputs were"
+            wanted = isinstance(value, list | tuple) and isinstance(expected, _Leaf)
+            hint = TENSOR_OF if wanted else "as the example inputs were"
             return Invalid(what, where=users_line(), hint=hint)
     what = (
         f"{name} was compiled under other settings of PyTorch or of Cleave, or with other constants in sight"
@@ -88,21 +89,22 @@ def _arguments(key: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
 def _shown(tree: Any) -> str:
     if isinstance(tree, _Leaf):
         return str(tree)
-    count = len(tree) if hasattr(tree, "__len__") else 0
-    return f"a {type(tree).__name__} of {count}" if count else f"a {type(tree).__name__}"
+    if isinstance(tree, Mapping):
+        return f"a {type(tree).__name__} of " + (", ".join(map(repr, tree)) or "nothing")
+    if isinstance(tree, list | tuple) and tree:
+        return f"a {type(tree).__name__} of {', '.join(map(_shown, tree))}"
+    return f"a {type(tree).__name__}"
 
 
-def lists_told(fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> CallError | None:
-    """What a function says of an argument that is a list of numbers where it wants a tensor; None if there is
-    no such argument."""
+def lists_noted(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
+    """What may be worth a word where a function fails: arguments that are lists of numbers, which it may have
+    wanted as tensors."""
+    found: list[str] = []
     for name, value in by_parameter(fn, args, kwargs):
         leaves = pytree.tree_leaves(value)
-        if isinstance(value, list | tuple) and leaves and all(isinstance(n, int | float) for n in leaves):
-            what = (
-                f"argument {name} is a {type(value).__name__} of numbers, and {name_of_function(fn)} raised"
-            )
-            return CallError(f"{what} {type(error).__name__}: {error}", where=users_line(), hint=TENSOR_OF)
-    return None
+        if isinstance(value, list) and leaves and all(isinstance(n, int | float) for n in leaves):
+            found.append(f"argument {name} is a list of numbers; {TENSOR_OF}")
+    return found
 
 
 def misfit(captured: Captured, flat: Sequence[Any]) -> Invalid:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,7 +126,7 @@ def _length(leaves: Sequence[Any], length: Any) -> Any:
     sizes = [leaf.shape[0] for leaf in leaves]
     if not sizes and length is None:
         raise Invalid("a scan needs `xs` or `length`", where=users_line(), hint="length=100")
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int | torch.SymInt)):
+    if length is not None and (isinstance(length, bool) or not isinstance(length, Integral | torch.SymInt)):
         what = f"the length of a scan is a whole number, not {shown(length)}"
         raise CallError(what, where=users_line(), hint="length=100")
     first: Any = sizes[0] if sizes else length

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from cleave.errors import CallError
@@ -23,6 +24,8 @@ PARITY = 0x1BD11BDA
 ROUNDS = 5
 """Groups of four rounds."""
 
+BOUNDS = "uniform(bits, -1.0, 1.0)"
+
 Word = torch.Tensor | int
 
 
@@ -33,7 +36,7 @@ def threefry2x32(
     """Two words of random bits for each pair of counters, int32 like the counters; 20 rounds, as
     `jax.random` computes them. Key words are int32 tensors or numbers below 2^32. `CallError` for others."""
     for what, words in (("key", key), ("counter", counter)):
-        if not isinstance(words, tuple | list) or len(words) != 2:
+        if not isinstance(words, tuple | list | torch.Tensor) or len(words) != 2:
             raise _wrong(f"the {what} of threefry2x32 is a pair of words, not {shown(words)}")
         for word in words:
             _check_word(word, f"a {what} word of threefry2x32", number=what == "key")
@@ -54,10 +57,13 @@ def uniform(bits: torch.Tensor, low: float = 0.0, high: float = 1.0) -> torch.Te
     """Float32 numbers in [low, high) from words of random bits: the upper 23 bits, as `jax.random.uniform`
     takes them. `CallError` for what are no words, and for bounds that are no finite numbers in order."""
     _check_word(bits, "bits of uniform", number=False)
-    if not all(isinstance(n, int | float | torch.SymInt | torch.SymFloat) for n in (low, high)):
-        raise _wrong(f"the bounds of uniform are numbers, not {shown(low)} and {shown(high)}")
-    if not -math.inf < low < high < math.inf:
-        raise _wrong(f"uniform in [{low}, {high}) has no numbers to draw: low lies below high, both finite")
+    known = (int, float, np.number, torch.SymInt, torch.SymFloat)
+    if not all(isinstance(n, known) or (isinstance(n, torch.Tensor) and n.dim() == 0) for n in (low, high)):
+        raise _wrong(f"the bounds of uniform are numbers, not {shown(low)} and {shown(high)}", BOUNDS)
+    bounds = not isinstance(low, torch.Tensor) and not isinstance(high, torch.Tensor)
+    if bounds and not -math.inf < low <= high < math.inf:
+        what = f"uniform in [{low}, {high}) has no numbers to draw: low is not above high, both are finite"
+        raise _wrong(what, BOUNDS)
     unit = ((bits >> 9) & 0x7FFFFF).to(torch.float32) * 2.0**-23
     return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
 
@@ -67,14 +73,14 @@ def _check_word(word: object, what: str, *, number: bool) -> None:
     if isinstance(word, torch.Tensor):
         if word.dtype != torch.int32:
             raise _wrong(f"{what} is a tensor of {word.dtype}, and words are int32")
-    elif not number or isinstance(word, bool) or not isinstance(word, int | torch.SymInt):
+    elif not number or isinstance(word, bool) or not isinstance(word, int | np.integer | torch.SymInt):
         raise _wrong(f"{what} is {shown(word)}, and words are int32 tensors{' or numbers' * number}")
     elif not -(2**31) <= word < 2**32:
         raise _wrong(f"{what} is {shown(word)}, and words have 32 bits")
 
 
-def _wrong(what: str) -> CallError:
-    return CallError(what, where=users_line(), hint="x.to(torch.int32) makes words of whole numbers")
+def _wrong(what: str, hint: str = "x.to(torch.int32) makes words of whole numbers") -> CallError:
+    return CallError(what, where=users_line(), hint=hint)
 
 
 def _rotated(word: torch.Tensor, bits: int) -> torch.Tensor:

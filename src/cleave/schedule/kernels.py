@@ -109,26 +109,18 @@ def _unify(spec: Spec) -> Unified:
     dims = [dim for root in spec.roots for dim in root.dims]
     visits: list[Visits] = list(Builder(spec, axes, dims).trace())
     leader = list(range(len(dims)))
-
-    def lead(n: int) -> int:
-        while leader[n] != n:
-            n = leader[n]
-        return n
-
     order = sorted(range(len(axes)), key=lambda r: (-counts[r], r))
     for place_, b in enumerate(order):
         for a in order[:place_]:
             for key, theirs in visits[b].items():
                 for mine in visits[a].get(key, ()):
                     pairs = _paired(mine, theirs[0], axes[a], axes[b])
-                    if pairs and _fits([(lead(x), lead(y)) for x, y in pairs], [lead(n) for n in axes[b]]):
-                        for x, y in pairs:
-                            leader[lead(y)] = lead(x)
+                    leader = _merged(leader, pairs, axes) or leader
     numbers: dict[int, int] = {}
     for r in order:
         for n in axes[r]:
-            numbers.setdefault(lead(n), len(numbers))
-    classes = tuple(tuple(numbers[lead(n)] for n in own) for own in axes)
+            numbers.setdefault(_lead(leader, n), len(numbers))
+    classes = tuple(tuple(numbers[_lead(leader, n)] for n in own) for own in axes)
     return classes, tuple(dims[n] for n in numbers), visits
 
 
@@ -143,11 +135,22 @@ def _paired(
     return found
 
 
-def _fits(pairs: Sequence[tuple[int, int]], own: Sequence[int]) -> bool:
-    """Whether merging keeps the axes of the second root apart."""
-    target = {y: x for x, y in pairs}
-    after = [target.get(n, n) for n in own]
-    return len(set(after)) == len(after) and all(target[y] == x for x, y in pairs)
+def _lead(leader: Sequence[int], n: int) -> int:
+    while leader[n] != n:
+        n = leader[n]
+    return n
+
+
+def _merged(
+    leader: Sequence[int], pairs: Sequence[tuple[int, int]], axes: Sequence[Sequence[int]]
+) -> list[int] | None:
+    """The axes' leaders where pairs of them are one; None if that would make two axes of any root one, as
+    those of `x @ x.T` beside two results with the rows of `x`."""
+    after = list(leader)
+    for x, y in pairs:
+        after[_lead(after, y)] = _lead(after, x)
+    apart = all(len({_lead(after, n) for n in own}) == len(own) for own in axes)
+    return after if pairs and apart else None
 
 
 def partition(spec: Spec, apart: bool = False) -> tuple[tuple[Root, ...], ...]:

@@ -252,8 +252,10 @@ class Nodes:
         replacement = dict(zip(node.axes, terms, strict=True))
         if fold.support is not None and fold.support_of == name:
             where: Value = yield self._read(self._main, fold.support, replacement)
-            if where not in loop.supports:
-                loop.supports.append(where)
+            loops = {i for i in where.axes if self.graph.loop_of(i) is not None}
+            known = where if loops <= {loop.index, *loop.outer} else None  # where it is says nothing yet
+            if known not in loop.supports:
+                loop.supports.append(known)
         return (yield self._read(self._main, element.access, replacement))
 
     def _load(self, tensor: Tensor, order: Sequence[int], node: Node, terms: tuple[Term, ...]) -> Value:

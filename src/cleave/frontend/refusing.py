@@ -18,6 +18,8 @@ from cleave.ir.ops import Input
 from cleave.ir.sizes import infer_sizes
 
 PLAIN = (bool, str, bytes, int, float, type(None), torch.dtype, torch.device)
+FEW = 4
+"""Values of a list, tuple or dict that are shown one by one."""
 TENSOR_OF = "torch.tensor(...) makes a tensor of lists of numbers"
 
 
@@ -89,11 +91,13 @@ def _arguments(key: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
 def _shown(tree: Any) -> str:
     if isinstance(tree, _Leaf):
         return str(tree)
-    if isinstance(tree, Mapping):
-        return f"a {type(tree).__name__} of " + (", ".join(map(repr, tree)) or "nothing")
-    if isinstance(tree, list | tuple) and tree:
-        return f"a {type(tree).__name__} of {', '.join(map(_shown, tree))}"
-    return f"a {type(tree).__name__}"
+    count = len(tree) if hasattr(tree, "__len__") else 0
+    if 0 < count <= FEW and isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_shown(value)}" for key, value in tree.items()) + "}"
+    if 0 < count <= FEW and isinstance(tree, list | tuple):
+        inside = ", ".join(map(_shown, tree))
+        return f"[{inside}]" if isinstance(tree, list) else f"({inside})"
+    return f"a {type(tree).__name__} of {count}" if count else f"a {type(tree).__name__}"
 
 
 def lists_noted(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:

@@ -285,6 +285,16 @@ def test_a_recipe_may_have_a_name_of_its_own(recipe: Recipe, folder: Path, name:
     assert not find(parse_program(TEXT.replace("K = 48", "K = 56")), "cpu")
 
 
+def test_a_file_may_be_named_and_one_that_is_not_there_is_told(recipe: Recipe, folder: Path) -> None:
+    other = folder.parent / "elsewhere"
+    saved = save(recipe, other).rename(other / "mine.recipe")
+    with scope(recipes=(saved,)):
+        assert find(PROGRAM, "cpu").entries == recipe.entries
+    with scope(recipes=(other / "its.recipe", folder)):
+        save(recipe, folder)
+        assert any("its.recipe of CLEAVE_RECIPES is not there" in note for note in find(PROGRAM, "cpu").notes)
+
+
 def test_the_first_folder_wins_and_no_folder_is_no_error(recipe: Recipe, folder: Path) -> None:
     assert not find(PROGRAM, "cpu") and find(PROGRAM, "cpu").text().startswith("none")
     later = recipe_of(tuned(PROGRAM, 3, 64))

@@ -385,13 +385,22 @@ def _at(point: Sizes) -> str:
     return ", ".join(f"{atom} = {size}" for atom, size in point.items()) or "the sizes of the program"
 
 
+def _indexed(path: Path) -> tuple[Path, Mapping[tuple[str, str], Sequence[str]]]:
+    """A folder and the names of its recipes by program and device; of a file's folder that file alone."""
+    if not path.is_file():
+        return path, _index(path, _changed(path))
+    found = _index(path.parent, _changed(path.parent))
+    return path.parent, {key: [path.name] for key, names in found.items() if path.name in names}
+
+
 def find(program: Program, target: str) -> Adopted:
     """The first recipe for a program and the device of a target; an `Adopted` without entries if none."""
     notes: list[str] = []
     if target == "interpret":
         return Adopted(program)
     folders = (*knobs().recipes, knobs().data_dir / "recipes", SHIPPED)
-    indexed = [(folder, _index(folder, _changed(folder))) for folder in folders]
+    indexed = [_indexed(path) for path in folders]
+    notes += [f"{path} of CLEAVE_RECIPES is not there" for path in knobs().recipes if not path.exists()]
     if not _REMEMBERED and not any(index for _, index in indexed):
         return Adopted(program)
     digest, device = program_digest(program), device_name(target)

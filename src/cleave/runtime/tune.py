@@ -365,6 +365,7 @@ class _Tuner:
         self._say(f"the best {len(last)} in turns")
         with self.builders.quiet(run.point.target), device_lock(run.key.device, self._beat):
             found = self.measurer.compared(run.point, run.key, texts, seconds, left)
+        run.finals = frozenset(found)
         for digest, median in found.items():
             old = run.results[digest]
             new = replace(old.measured, seconds=median)
@@ -402,6 +403,8 @@ class _Run:
     right: float = 0.0
     done: int = 0
     total: int = 0
+    finals: frozenset[str] = frozenset()
+    """Those that were timed again in turns, if any: their times compare with each other alone."""
 
     def known(self, digest: str, result: Result) -> None:
         """Take up what is known of a tile program."""
@@ -410,9 +413,10 @@ class _Run:
             self.right = min(result.measured.seconds, self.right or math.inf)
 
     def ranked(self) -> list[Result]:
-        """Right ones by time, then the others; what was not reached is left out."""
-        known = [r for r in self.results.values() if r.measured.status not in ("waiting", "started")]
-        return sorted(known, key=_time)
+        """Right ones by time, the finalists before all others, then what is not right; what was not reached
+        is left out. A machine that is busy while the finalists are timed would let others win."""
+        done = {d: r for d, r in self.results.items() if r.measured.status not in ("waiting", "started")}
+        return [r for d, r in sorted(done.items(), key=lambda x: (x[0] not in self.finals, _time(x[1])))]
 
 
 def _time(result: Result) -> float:

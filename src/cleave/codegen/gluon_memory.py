@@ -26,8 +26,8 @@ WIDE_OPERAND = 256
 TRADED = 2048
 """Bytes: 16 of each thread of a warp group."""
 WANTED_TURNS = 3
-"""Turns of the loops' rings that a tile which comes once must leave (a product of 14336 terms with its
-residual waited for copies 45% of the time with two)."""
+"""Turns of the loops' rings that a tile which comes once must leave (docs/decisions/0009: a product with its
+residual waited for copies with two)."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from cleave.codegen.triton_memory import by_pointers, load
 from cleave.codegen.triton_scope import Scope
 from cleave.codegen.triton_text import Line, Names
 from cleave.codegen.triton_tiles import Tile
+from cleave.errors import Bug
 from cleave.ir.dims import Index
 from cleave.schedule.machine import width
 from cleave.schedule.tiles import Load, Store
@@ -62,7 +63,7 @@ class WideScope(RowScope):
     columns: int
 
     def opened(self, names: Names) -> RowScope:
-        raise NotImplementedError("nothing is nested in a store")
+        raise Bug("nothing is nested in a load or a store")
 
     def layout(self, lanes: Sequence[int]) -> str:
         own = f"{self.groups.height}_{self.columns}"

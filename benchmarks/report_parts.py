@@ -316,6 +316,7 @@ def of_tuning(folder: Path) -> list[str]:
             f"case | dtype | sizes | {' | '.join(STAGES)} | tune | all | tile programs | first over best"
         )
         what = f"Caches and measurements empty, {data['device']}, {data['cores']} cores, {data['date']}"
+        what += f", the tuner's budget {data['budget']:.0f} s"
         target = (
             f"target: {TUNING_SECONDS:.0f} s with tuning. *First over best*: the speed of the model's choice."
         )

@@ -42,15 +42,20 @@ def main() -> None:
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--budget", type=float, default=45.0, help="seconds of the tuner for a case")
     parser.add_argument("--limit", type=float, default=float("inf"), help="begin no case after S seconds")
+    parser.add_argument(
+        "--recipes", type=Path, help="a folder that keeps what is tuned; without it nothing is kept"
+    )
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
+    if given.recipes is not None:
+        given.recipes.mkdir(parents=True, exist_ok=True)
     cases = {case.name: case for case in SUITES[given.suite]}
     for name in given.case or cases:
         if time.perf_counter() - began > given.limit:
             break
-        row = timed(cases[name], given.target, given.dtype, given.budget)
+        row = timed(cases[name], given.target, given.dtype, given.budget, given.recipes)
         rows.append(row)
         told = {key: round(value, 2) for key, value in row["phases"].items()}
         print(name, told, *(f"{p['sizes']}: {p['first']} {p['best']}" for p in row["points"]), flush=True)
@@ -69,8 +74,9 @@ def write(path: Path, target: str, budget: float, rows: Sequence[dict[str, Any]]
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 
-def timed(case: Case, target: str, dtype: str, budget: float) -> dict[str, Any]:
-    """One case from empty caches; machines that were fitted are kept, they belong to the device."""
+def timed(case: Case, target: str, dtype: str, budget: float, out: Path | None = None) -> dict[str, Any]:
+    """One case from empty caches; machines that were fitted are kept, they belong to the device. What is
+    tuned goes to `out`."""
     machines = knobs().data_dir / "machines"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -82,7 +88,7 @@ def timed(case: Case, target: str, dtype: str, budget: float) -> dict[str, Any]:
         os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
         try:
             with scope(cache_dir=folder / "cache", data_dir=folder / "data"):
-                phases, done = _both(case, target, dtype, budget)
+                phases, done = _both(case, target, dtype, budget, out)
         finally:
             os.environ.pop("TRITON_CACHE_DIR")
             if before is not None:
@@ -91,14 +97,14 @@ def timed(case: Case, target: str, dtype: str, budget: float) -> dict[str, Any]:
     return {"case": case.name, "dtype": dtype, "phases": phases.seconds, "points": points}
 
 
-def _both(case: Case, target: str, dtype: str, budget: float) -> tuple[Phases, list[Done]]:
+def _both(case: Case, target: str, dtype: str, budget: float, out: Path | None) -> tuple[Phases, list[Done]]:
     """A compile for the first of the sizes, then the tuner for all of them."""
     phases = Phases()
     sizes = [each for _, each in points_of(case, target)]
     program = phases.timed("capture", lambda: captured(case, sizes[0], DTYPES[dtype]))
     compiled(program, target, bound(program, sizes[0]), phases)
     wishes = of_case(case, sizes, DTYPES[dtype])
-    return phases, phases.timed("tune", lambda: tune_all(wishes, target, Limits(budget)))
+    return phases, phases.timed("tune", lambda: tune_all(wishes, target, Limits(budget), out=out))
 
 
 def point(tuned: Tuned) -> dict[str, Any]:

@@ -56,6 +56,24 @@ def test_kernels_start_with_addresses_numbers_and_the_stream() -> None:
     assert call.single(x, 1.0).shape == (4, 8) and len(second.calls) == 2
 
 
+def test_workspaces_are_pieces_of_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def empty(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+        made.append(torch.empty_strided(shape, strides, dtype=dtype))
+        return made[-1]
+
+    monkeypatch.setattr(triton_call, "quick_empty", empty)
+    run, fresh = Noted(), [*FRESH, ((3, 100), (100, 1), torch.bfloat16), ((0,), (1,), torch.float32)]
+    kernels = [Kernel(Start(run, ()), 1, [None] * 4, [(0, 1), (1, 2), (2, 3), (3, 4)], [])]
+    call: Any = written([True] * 5, 1, fresh, 1, kernels, 0, Noted())
+    (out,) = call(torch.zeros(3))
+    _, room = made
+    base = room.data_ptr()
+    assert out is made[0] and room.dtype == torch.uint8 and room.shape == (256 + 768,)
+    assert run.calls[0][4:] == (out.data_ptr(), base, base + 256, base + 1024)
+
+
 def test_the_long_way_for_other_devices_and_for_who_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     knobs = pytest.importorskip("triton.knobs")
     run = Noted()

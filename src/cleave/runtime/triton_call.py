@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from cleave.runtime.descriptors import Described
 
 Call = Callable[..., tuple[torch.Tensor, ...]]
 Fresh = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+ROOM_ALIGNMENT = 256
+"""Bytes: where a workspace begins; descriptors want 16, whole lines of the L2 128."""
 KEPT_MAPS = 256
 """Addresses whose descriptors one argument remembers."""
 
@@ -146,13 +149,15 @@ def _text(
     body = ["    if current() != device or hooked():", f"        SLOW({given})"]
     if fresh:
         body.append("    empty = careful if filled() else quick")
-    for n, (shape, strides, dtype) in enumerate(fresh):
+    own = fresh if any(k.described and not k.start.flat for k in kernels) else fresh[:outputs]
+    for n, (shape, strides, dtype) in enumerate(own):
         place = inputs + n
         scope |= {f"s{place}": shape, f"d{place}": strides, f"k{place}": dtype}
         body.append(f"    t{place} = empty(s{place}, d{place}, k{place})")
     used = {v for k in kernels for _, v in k.holes if tensors[v]}
     used |= {v for k in kernels for _, v, _ in k.described if k.start.flat}
-    body += [f"    p{place} = t{place}.data_ptr()" for place in sorted(used)]
+    body += [f"    p{place} = t{place}.data_ptr()" for place in sorted(used) if place < inputs + len(own)]
+    body += _room(fresh[len(own) :], inputs + len(own), scope)
     body.append("    stream = stream_of(device)")
     for n, kernel in enumerate(kernels):
         scope[f"f{n}"] = kernel.start.launch
@@ -167,6 +172,19 @@ def _text(
         alone = [x.replace(f"SLOW({given})", f"return slow({given})[0]") for x in body]
         lines += [f"def single({given}):", *alone, f"    return {results[0]}"]
     return "\n".join(lines) + "\n", scope
+
+
+def _room(workspaces: Sequence[Fresh], place: int, scope: dict[str, Any]) -> list[str]:
+    """One piece of memory for all workspaces, from this place among the values on: an allocation costs the
+    host a microsecond."""
+    if not workspaces:
+        return []
+    lines, end = ["    room = empty(room_size, (1,), room_kind)", "    base = room.data_ptr()"], 0
+    for n, (shape, _, dtype) in enumerate(workspaces):
+        lines.append(f"    p{place + n} = base + {end}")
+        end += -(-prod(shape) * dtype.itemsize // ROOM_ALIGNMENT) * ROOM_ALIGNMENT
+    scope |= {"room_size": (end,), "room_kind": torch.uint8}
+    return lines
 
 
 def _after(n: int, kernel: Kernel, scope: dict[str, Any]) -> list[str]:

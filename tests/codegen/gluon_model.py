@@ -132,6 +132,12 @@ class Memory:
     def permute(self, order: Sequence[int]) -> Memory:
         return Memory(self.data.transpose(order), self.kind)
 
+    def reinterpret(self, kind: str, shape: Sequence[int], layout: object) -> Memory:
+        assert width(kind) == width(self.kind) and prod(shape) <= self.data.size
+        found = self.data.reshape(-1)[: prod(shape)].view()
+        found.shape = tuple(shape)
+        return Memory(found, kind)
+
     def slice(self, start: int, length: int, dim: int) -> Memory:
         assert start + length <= self.data.shape[dim]
         return Memory(self.data[(slice(None),) * dim + (slice(start, start + length),)], self.kind)
@@ -245,6 +251,14 @@ class Model:
     def copy_out(self, tiles: Tiles, starts: Sequence[int], source: Memory) -> None:
         far, near = tiles.places(starts)
         tiles.tensor[far] = source.data[near]
+        self.own.leaving.append((source, _now(source)))
+
+    def store_wait(self, behind: int) -> None:
+        """What leaves must be in its place until somebody waits for it."""
+        leaving: list[tuple[Memory, Any]] = self.own.leaving
+        while len(leaving) > behind:
+            source, before = leaving.pop(0)
+            assert np.array_equal(_now(source), before, equal_nan=True), "a result changed on its way out"
 
     # ------------------------------------------------------------ products
 
@@ -267,11 +281,12 @@ class Model:
         block_number = self.own.block
 
         def work(function: Callable[..., None], given: tuple[Any, ...]) -> None:
-            self.own.block, self.own.running = block_number, []
+            self.own.block, self.own.running, self.own.leaving = block_number, [], []
             try:
                 with np.errstate(all="ignore"):
                     function(*given)
                 assert not self.own.running, "a product that nobody waits for"
+                assert not self.own.leaving, "a result that nobody waits for"
             except BaseException as fault:  # noqa: BLE001 - raised again by the launch
                 with self.lock:
                     self.faults.append(fault)
@@ -335,7 +350,8 @@ class Model:
                 ("BlockedLayout", "SwizzledSharedLayout", "DistributedLinearLayout"), lambda *_: None
             ),
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
-            allocate_shared_memory=self.allocate, warp_specialize=self.start, static_range=range,
+            allocate_shared_memory=self.allocate, shared_memory_descriptor=Memory,
+            warp_specialize=self.start, static_range=range,
             program_id=lambda _: Whole(self.own.block), num_programs=lambda _: Whole(self.blocks),
             to_tensor=Whole, cast=cast, convert_layout=lambda value, _: value,
             arange=lambda a, b, layout=None: block(np.arange(a, b)),
@@ -353,7 +369,7 @@ class Model:
             wait=self.wait,
             expect=self.expect,
         )
-        tma = SimpleNamespace(async_load=self.copy_in, async_store=self.copy_out, store_wait=lambda _: None)
+        tma = SimpleNamespace(async_load=self.copy_in, async_store=self.copy_out, store_wait=self.store_wait)
         jit: Any = lambda function=None, **_: function if function else lambda f: f  # noqa: E731
         tl = SimpleNamespace(PropagateNan=SimpleNamespace(ALL=None), constexpr=None)
         return {

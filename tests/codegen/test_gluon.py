@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cleave.codegen.gluon_divided import SCALE_UP, SMALL_DIVISOR
+from cleave.codegen.gluon_memory import GroupMemory
 from cleave.codegen.gluon_skew import depending, needed
 from cleave.codegen.gluon_text import LEAN, helpers_for, layouts_for, translated
 from cleave.codegen.triton import emit
@@ -202,14 +203,35 @@ def test_groups_share_the_columns_of_sums_that_are_too_wide_for_one() -> None:
     rows, rest = text_of(program("latent")).split("def main_copies(")
     text = re.sub(r"\(\s+", "(", re.sub(r",\s+", ", ", rows))
     assert "sum2 = gl.full((64, 256), 0.0, gl.float32, MMA_256)" in text
-    assert "s = s0 + gl.arange(0, 64, layout=ROWS_64)" in text, "all rows"
-    assert "q2 = (gl.arange(0, 256, layout=COLUMNS_256) + group * 256)" in text
     for tile in ("q_ring.index(q_here)", "kv_ring.index(kv_ring_slot)"):
         assert f"{tile}.reshape([64, 512])" in text
     assert text.count(".slice(group * 256, 256, 1), mul") == 2, "in both loops"
     assert len(re.findall(r"copy_in\(\s*kv_tiles", rest)) == 2, "each tile comes once for all"
     assert "kv_ring = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 64, 512]" in rest
     assert "mbarrier.init(kv_ring_free.index(slot), count=2)" in rest
+
+
+def test_results_without_other_room_leave_where_the_query_lay() -> None:
+    """The first group alone multiplied with it, and the others have had what they need of that."""
+    rows, rest = text_of(program("latent")).split("def main_copies(")
+    assert "out_room = lend(q_ring, gl.bfloat16, [2, 1, 64, 256], out_tiles.layout)" in rest
+    order = [
+        "max = given_room",
+        "out_room.index(group).reshape([64, 256]).store(cast_3)",
+        "copy_out(out_tiles, [q0, s0, group * 256], out_room.index(group))",
+        "tma.store_wait(0)  # the next tile comes to this place",
+        "mbarrier.arrive(q_ring_free.",
+    ]
+    places = [rows.rindex(x) for x in order]
+    assert places == sorted(places) and rows.count("arrive(q_ring_free.") == 1
+    assert rows.index("arrive(q_rope_ring_free.") < places[1], "a tile that lends nothing is free before"
+
+
+def test_a_tile_that_is_read_again_lends_nothing() -> None:
+    """The query is added to the result, too."""
+    old = "    store out[q0, s, q2] = cast_3\n"
+    new = "    more[s, q2]: bf16 = add(cast_3, q)\n    store out[q0, s, q2] = more\n"
+    assert "lend(" not in text_of(changed("latent", old, new)).split("def main_rows(")[1]
 
 
 def branches(loop: str) -> tuple[str, str, str]:
@@ -294,11 +316,6 @@ def test_wide_operands_that_stay_are_located_anew_in_each_step() -> None:
     assert "def anew(" in rows
     for name in ("gate", "short", "attention"):  # a few numbers are better kept
         assert "anew(" not in text_of(program(name))
-
-
-def test_wide_results_leave_from_registers_where_shared_memory_has_no_room() -> None:
-    assert "copy_out(" not in text_of(program("latent")).split("def main_rows(")[1]
-    assert "copy_out(" in text_of(program("short")).split("def main_rows(")[1]
 
 
 def test_what_needs_all_columns_is_refused_where_groups_share_them() -> None:
@@ -397,7 +414,11 @@ def test_a_residual_leaves_the_rings_their_turns() -> None:
     assert "r_ring" in narrow and "WIDE" not in narrow
 
 
-def test_results_without_room_in_shared_memory_leave_in_pieces_of_16_bytes() -> None:
+def test_results_without_room_in_shared_memory_leave_in_pieces_of_16_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "out_room = lend(q_ring, " in text_of(program("deep"))
+    monkeypatch.setattr(GroupMemory, "lender", lambda *_: "")  # as where all tiles are read to the end
     text = text_of(program("deep"))
     assert "copy_out(out" not in text and "div4_wide = gl.convert_layout(div4, WIDE_64_256)" in text
     assert "gl.store(" in text and "copy_out(out" in text_of(program("short"))

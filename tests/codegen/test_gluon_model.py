@@ -5,6 +5,7 @@ The interpreter of tile programs is the judge.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -126,7 +127,21 @@ def test_sums_of_256_columns_stay_in_the_registers_of_two_groups() -> None:
         ("V2 by 128", "V2 by 256"),
     ]
     changes = [("Q0 = 128", "Q0 = 1"), *wide, ("t: T by 128", "t: T by 64"), ("(T, 128)", "(T, 64)")]
-    assert worst(changed("pieces", *changes), {"S": 200, "T": 330}) < 4e-3
+    tiles = changed("pieces", *changes)
+    lent = r"lend\(q_ring, gl\.bfloat16, \[2, 1, 64, 256\]"
+    assert re.search(lent, emit(tiles, described=True, grouped=True).text), "each group's own query"
+    assert worst(tiles, {"S": 200, "T": 330}) < 4e-3
+
+
+def test_the_model_sees_a_query_that_comes_before_the_result_has_left() -> None:
+    tiles = changed("latent")
+    source = emit(tiles, described=True, grouped=True)
+    wait = "tma.store_wait(0)  # the next tile comes to this place"
+    assert wait in source.text
+    known = bound(tiles, {"S": 256, "T": 64})
+    with pytest.raises(AssertionError, match="changed on its way out"):
+        text = source.text.replace(wait, "pass")
+        gluon_model.launch(tiles, replace(source, text=text), made(tiles, known), known)
 
 
 @pytest.mark.parametrize(

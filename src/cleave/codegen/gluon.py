@@ -43,13 +43,14 @@ from cleave.codegen.triton_maps import HELPERS, TYPES
 from cleave.codegen.triton_scope import Parameters, Scope, bracketed
 from cleave.codegen.triton_text import Line, Lines, Names, Nested, prune, render, words_of
 from cleave.codegen.triton_tiles import Span, plan_lanes
-from cleave.errors import Infeasible
+from cleave.errors import Bug, Infeasible
 from cleave.ir.dims import Index
 from cleave.schedule.tiles import ContractTile, Kernel, Load, Loop, Statement, TileProgram
 from cleave.schedule.walks import firsts_of
 
 RESERVED = (
     *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows", "anew"),
+    *("copy_in", "copy_out", "lend", "warpgroup_mma", "warpgroup_mma_wait"),
     *("tile", "turns", "turn_at", "given_full", "given_free", "given_at", *LEAN),
 )
 
@@ -80,6 +81,8 @@ def emit_kernel(tp: TileProgram, kernel: Kernel, name: str) -> tuple[str, tuple[
     ]
     text = translated("\n".join(["", *parts, ""]))
     depth, once = depths_of(made.rings, made.rows.memory.scratch_bytes(), made.groups, kernel.stages)
+    if made.rows.memory.lent and once > 1:
+        raise Bug(f"kernel {kernel.name} lends one of {once} places of a tile")
     text = text.replace(DEPTH, str(depth)).replace(ONCE, str(once if made.goes_on else 1))
     return text, arguments, made.goes_on
 
@@ -222,8 +225,10 @@ def _main(name: str, groups: Groups, rings: Sequence[Ring], rows: Rows, given: S
             inits.append(f"    for slot in gl.static_range({turns}):")
             inits.append(f"        mbarrier.init({barrier}.index(slot), count={arrivals})")
     for buffer, (shape, dtype, layout, count) in rows.memory.scratch.items():
-        sizes = ", ".join(map(str, (count, *shape)))
-        lines.append(f"    {buffer} = gl.allocate_shared_memory({TYPES[dtype]}, [{sizes}], {layout})")
+        what = f"{TYPES[dtype]}, [{', '.join(map(str, (count, *shape)))}], {layout}"
+        place = rows.memory.lent.get(buffer)
+        made = f"lend({place}, {what})" if place else f"gl.allocate_shared_memory({what})"
+        lines.append(f"    {buffer} = {made}")
     if rows.turns:
         layout = "mbarrier.MBarrierLayout()"
         lines.append(f"    turns = gl.allocate_shared_memory(gl.int64, [{groups.count}, 1], {layout})")

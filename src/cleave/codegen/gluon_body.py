@@ -20,7 +20,7 @@ from cleave.codegen.gluon_plan import (
     Groups,
     RowScope,
 )
-from cleave.codegen.gluon_stores import store_rows, widened
+from cleave.codegen.gluon_stores import lender_of, store_rows, widened
 from cleave.codegen.gluon_text import LEAN_OF
 from cleave.codegen.triton_body import Body, fused_dots
 from cleave.codegen.triton_maps import HALVES, TYPES, convert, number
@@ -66,12 +66,16 @@ class Rows(Body):
         self.depth = 0
         self.stages = 0
         self.turns = False
+        self.uses: dict[str, int] = {}
+        """How often the kernel reads each value."""
 
     # ------------------------------------------------------------ values
 
     def write(self, scope: Scope, body: Sequence[Statement]) -> None:
         assert isinstance(scope, RowScope)
         counts = uses_of(body)
+        if self.depth == 0:
+            self.uses = counts
         fused = fused_dots(body)
         waiting: dict[str, ContractTile] = {}
         ends = {name: n for n, s in enumerate(body) for name in uses_of([s])}
@@ -103,7 +107,16 @@ class Rows(Body):
                 case _:
                     scope.values[statement.out] = self.tile(scope, statement)
             if self.depth == 0 and not waiting:
-                self.memory.release(scope, [name for name in self.memory.last if ends[name] <= place])
+                self.memory.idle = {name for name in self.memory.last if ends[name] <= place}
+                kept = self.lenders(scope, body[place + 1 :])
+                over = self.memory.idle - kept
+                self.memory.release(scope, [name for name in self.memory.last if name in over])
+
+    def lenders(self, scope: RowScope, rest: Sequence[Statement]) -> set[str]:
+        """The tiles in whose place results of what is left to be written leave."""
+        if any(isinstance(s, Loop) for s in rest):
+            return set()
+        return {lender_of(self, scope, s) for s in rest if isinstance(s, Store)}
 
     def read(self, scope: Scope, *names: str) -> None:
         """Bring values that lie in shared memory into registers."""

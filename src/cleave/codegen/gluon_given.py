@@ -15,7 +15,7 @@ from cleave.codegen.gluon_plan import RowScope
 from cleave.codegen.gluon_skew import Skew, names_read, needed
 from cleave.codegen.triton_maps import HALVES, TYPES
 from cleave.codegen.triton_text import Line, Lines, Nested
-from cleave.codegen.triton_tiles import Roles, Tile
+from cleave.codegen.triton_tiles import Roles, Tile, uses_of
 from cleave.errors import Infeasible
 from cleave.schedule.tiles import (
     Compute,
@@ -63,6 +63,8 @@ class Given:
         if any(s.out in late and s.out in names_read(other) for s in tiles for other in common):
             raise Infeasible("what is multiplied with the columns that warp groups share is read otherwise")
         parts.heads = [s for s in parts.heads if s in common]
+        for name, count in uses_of([*common, *parts.early]).items():
+            rows.memory.firsts[name] = rows.memory.firsts.get(name, 0) + count
         states = {s.out: (rows.memory.held[s.out].wait, rows.memory.held[s.out].free) for s in tiles}
         known, outer, scope.lines = dict(scope._shared), scope.lines, self.first
         parts.finish_early(scope, parts.start_early(scope, False), 0, False)

@@ -7,7 +7,7 @@ behind the last. What products read again and again is parked beside the rings, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -61,6 +61,12 @@ class GroupMemory:
         """Bytes in which threads trade: the compiler takes them."""
         self.last: dict[str, str] = {}
         """Of tiles that come once for each tile of the grid: the lines that free them."""
+        self.idle: set[str] = set()
+        """Of these tiles: those that nothing reads any more."""
+        self.lent: dict[str, str] = {}
+        """Of the scratch: what lies where a tile lay that nothing reads any more, and that tile's ring."""
+        self.firsts: dict[str, int] = {}
+        """How many of a value's uses are the first group's alone, where groups share columns."""
 
     def fetch(self, scope: RowScope, statement: Load, uses: int, *, once: bool) -> None:
         """A load: from the ring that the copying warp fills, or by the group itself. A tile comes `once` for
@@ -191,11 +197,31 @@ class GroupMemory:
                 text = re.sub(rf"\b{held.slot}\b", here, held.text, count=1)
                 self.held[name] = replace(held, text=text, slot=here)
 
-    def room(self, wish: str, shape: tuple[int, ...], dtype: str, layout: str, count: int = 0) -> str:
-        """A buffer of shared memory with a part for each group, or `count` parts."""
+    def room(
+        self, wish: str, shape: tuple[int, ...], dtype: str, layout: str, count: int = 0, lender: str = ""
+    ) -> str:
+        """A buffer of shared memory with a part for each group, or `count` parts; of its own, or where the
+        tile `lender` lay."""
         name = self.copies.names.take(f"{wish}_room")
         self.scratch[name] = (shape, dtype, layout, count or self.groups.count)
+        if lender:
+            self.lent[name] = self.copies.loads[lender].name
         return name
+
+    def lender(self, shape: Sequence[int], dtype: str, uses: Mapping[str, int]) -> str:
+        """A tile that came once for this tile of the grid, that nothing reads any more, and whose place takes
+        such a block of each group; else nothing. Where each group has its own, no other reads it; one for all
+        is lent where only the first group did, of which the others have what they need."""
+        size = prod(shape) * width(dtype)
+        for name in self.last:
+            ring = self.copies.loads[name]
+            if name not in self.idle or ring.pieces > 1 or width(ring.dtype) != width(dtype):
+                continue
+            own = not ring.shared and ring.bytes(1) == size
+            first = ring.shared and self.firsts.get(name) == uses[name]
+            if own or (first and ring.bytes(1) >= self.groups.count * size):
+                return name
+        return ""
 
     def has_room(self, size: int) -> bool:
         """Whether shared memory takes so many bytes more beside the least turns of every ring."""
@@ -211,6 +237,7 @@ class GroupMemory:
     def scratch_bytes(self) -> int:
         """Bytes of the buffers that are no rings."""
         total = self.traded
-        for shape, dtype, _, count in self.scratch.values():
-            total += width(dtype) * count * prod(shape)
+        for name, (shape, dtype, _, count) in self.scratch.items():
+            if name not in self.lent:
+                total += width(dtype) * count * prod(shape)
         return total

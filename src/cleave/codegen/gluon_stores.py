@@ -24,29 +24,59 @@ if TYPE_CHECKING:
     from cleave.codegen.gluon_memory import GroupMemory
 
 
+Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]]
+
+
+def box_out(rows: Rows, scope: RowScope, statement: Store) -> Box | None:
+    """The box of a group's share of a store, as of `split_box`; None where a bulk copy cannot do it."""
+    tensor = scope.params.tensors[statement.tensor]
+    probe = Load("", (), tensor.dtype, statement.tensor, statement.terms)
+    split = split_box(scope, probe, rows.groups.shares, rows.groups.count)
+    if statement.first or split is None or split[1][0] != rows.groups.rows:
+        return None
+    spans = [(scope.spans[i], scope.params.size(i.dim)) for i in _indices(statement)]
+    return None if any(not span.full and span.limit != size for span, size in spans) else split
+
+
+def _indices(statement: Store) -> list[Index]:
+    return [i for i in (term.variable for term in statement.terms) if i is not None]
+
+
+def lender_of(rows: Rows, scope: RowScope, statement: Store) -> str:
+    """The tile in whose place a store's block leaves where shared memory has no other room for it; none where
+    it has, or nothing has such a place."""
+    box = box_out(rows, scope, statement)
+    if box is None or rows.depth > 0:
+        return ""
+    block, dtype = box[0], scope.params.tensors[statement.tensor].dtype
+    if rows.memory.has_room(prod(block) * width(dtype) * rows.groups.count):
+        return ""
+    return rows.memory.lender(block, dtype, rows.uses)
+
+
 def store_rows(rows: Rows, scope: RowScope, statement: Store) -> bool:
     """Store a block through shared memory and a bulk copy; whether that can be done."""
-    tensor, tile = scope.params.tensors[statement.tensor], scope.value(statement.value)
-    probe = Load("", (), tensor.dtype, statement.tensor, statement.terms)
-    shares, count = rows.groups.shares, rows.groups.count
-    split = split_box(scope, probe, shares, count)
-    if statement.first or split is None or split[1] != tile.lanes or tile.lanes[0] != rows.groups.rows:
-        return False
-    box = [i for i in (term.variable for term in statement.terms) if i is not None]
-    spans = [(scope.spans[i], scope.params.size(i.dim)) for i in box]
-    if any(not span.full and span.limit != size for span, size in spans):
+    dtype, tile = scope.params.tensors[statement.tensor].dtype, scope.value(statement.value)
+    split = box_out(rows, scope, statement)
+    if split is None or split[1] != tile.lanes:
         return False
     block, _, shape = split
-    if not rows.memory.has_room(prod(block) * width(tensor.dtype) * count):
+    lender = lender_of(rows, scope, statement)
+    if not lender and not rows.memory.has_room(prod(block) * width(dtype) * rows.groups.count):
         return False
     descriptor = scope.params.descriptor(statement.tensor, block)
-    where = f"{rows.memory.room(statement.tensor, block, tensor.dtype, f'{descriptor}.layout')}.index(group)"
+    room = rows.memory.room(statement.tensor, block, dtype, f"{descriptor}.layout", lender=lender)
+    where = f"{room}.index(group)"
     matrix = where if block == shape else f"{where}.reshape([{shape[0]}, {shape[1]}])"
-    starts = ", ".join(starts_of(scope, box, shares, count, "group"))
-    scope.lines.append(Line("tma.store_wait(0)  # of the tile before"))
-    scope.lines.append(Line(f"{matrix}.store({convert(tile, tile.text, tensor.dtype)})"))
+    starts = starts_of(scope, _indices(statement), rows.groups.shares, rows.groups.count, "group")
+    if not lender:
+        scope.lines.append(Line("tma.store_wait(0)  # of the tile before"))
+    scope.lines.append(Line(f"{matrix}.store({convert(tile, tile.text, dtype)})"))
     scope.lines.append(Line("fence_async_shared()"))
-    scope.lines.append(Line(f"copy_out({descriptor}, [{starts}], {where})"))
+    scope.lines.append(Line(f"copy_out({descriptor}, [{', '.join(starts)}], {where})"))
+    if lender:
+        scope.lines.append(Line("tma.store_wait(0)  # the next tile comes to this place"))
+        rows.memory.release(scope, [lender])
     rows.stored = True
     return True
 

@@ -25,8 +25,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+lend = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 """
-"""Triton renamed its bulk copies after version 3.6."""
+"""Triton renamed these after version 3.6."""
 
 DEPTH = "@0@"
 """Stands for the number of turns of the rings until it is known; no name is like it."""

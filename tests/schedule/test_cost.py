@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isfinite
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,8 @@ from cleave.schedule.family import Families
 from cleave.schedule.kernels import build, forms, input_tensors, output_roots
 from cleave.schedule.machine import CPU, H200, Machine, width
 from cleave.schedule.merging import apart
-from cleave.schedule.room import only_loads, shared_bytes
+from cleave.schedule.parse import parse_tiles
+from cleave.schedule.room import bytes_of, only_loads, room_of, shared_bytes
 from cleave.schedule.select import Ranked, best, choose_parts
 from cleave.schedule.space import tilings
 from cleave.schedule.tiles import Kernel
@@ -178,8 +180,37 @@ def test_what_is_held_and_multiplied_as_loaded_is_the_same_of_kernel_and_tiling(
                 kernel = Families(made).of(tiling, H200, order)
                 written = kernel.kernel(tiling)
                 assert streams(written) == only_loads(made.graph)
-                if not tiling.groups:
+                if not tiling.groups and streams(written):
                     assert held_bytes(written) == shared_bytes(made, tiling), name
+
+
+def test_what_an_operand_is_computed_from_takes_as_many_stages() -> None:
+    """Triton loads ahead whatever a product is made of: a normed row, and what it is normed with."""
+    candidate, sizes = CASES["rms_linear"].candidate, CASES["rms_linear"].bound()
+    found = 0
+    for spec in plans(candidate, sizes, H200)[0].specs:
+        made = build(forms(spec, sizes, H200)[0])
+        behind = room_of(made).behind
+        for tiling in tilings(made, sizes, H200):
+            if behind and not tiling.groups:
+                more = replace(tiling, stages=tiling.stages + 1)
+                one = bytes_of(room_of(made).loaded, tiling) + bytes_of(behind, tiling)
+                assert shared_bytes(made, more) - shared_bytes(made, tiling) == one
+                found += 1
+    assert found
+
+
+def test_a_second_loop_over_a_dim_waits_for_its_first_tiles() -> None:
+    """Plain kernels begin to load anew at the edge of a mask; warp groups go on in one pipeline."""
+    folder = Path(__file__).parents[1] / "cases" / "groups"
+    (kernel,) = parse_tiles((folder / "causal.tiles").read_text()).kernels
+    known = {"S": 512, "T": 512, "K0": 8, "N": 4, "Q2": 128, "V2": 128}
+    sizes: dict[Dim, int] = {Atom(name): size for name, size in known.items()}
+    slow = replace(H200, reopening=H200.reopening + 1.0)
+    for groups, least, most in ((0, 0.5, 4.0), (2, 0.0, 0.0)):
+        own = replace(kernel, groups=groups)
+        before, after = (kernel_cost(own, sizes, machine, {}).seconds for machine in (H200, slow))
+        assert least <= after - before <= most, "once for each of a core's blocks"
 
 
 def test_blocks_that_only_multiply_are_no_more_than_have_room() -> None:

@@ -174,6 +174,7 @@ def _timed(count: Count, sizes: Mapping[Dim, int], machine: Machine) -> Costs:
     if machine.kind == "cuda" and not product:  # the last block of a core has nothing beside it
         longest = longest + np.minimum(moving, working) / np.maximum(1.0, waves)
     prologue = machine.prologue * rounds * np.where(groups, machine.grouped_prologue, 1.0)
+    prologue = prologue + machine.reopening * count.total(count.reopened) / blocks * rounds
     if machine.kind == "cuda" and not product:
         # One block's loads are under way while another computes: only the first wait is seen.
         prologue = machine.prologue + np.maximum(0.0, prologue - machine.prologue - longest)

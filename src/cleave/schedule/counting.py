@@ -139,6 +139,9 @@ class Count:
     staged: Reals | float = 0.0
     """Steps in which an operand of a product is computed, other than by warp groups beside it."""
     turns: Reals | float = 0.0
+    reopened: Reals | float = 0.0
+    """Loops with products that go on where another one ended (the edge of a mask), with loads of their own on
+    the way: warp groups have one pipeline for both."""
     meetings: Reals | float = 0.0
     """Reductions beside a product, in a loop, for which warps must exchange what they have."""
     passes: dict[str, int] = field(default_factory=dict[str, int])
@@ -254,6 +257,8 @@ class Count:
             self.vectors = self.vectors + times * trips * stretch.tiles
         if not self._depth:
             start_of, number = self._starts.get(loop.index.dim, (loop.start, 0))
+            if loop.start != start_of and any(isinstance(s, ContractTile) for s in loop.body):
+                self.reopened = self.reopened + times * np.minimum(1, trips) * (self.sheet.groups == 0)
             number += loop.start == start_of  # a loop that goes on where another ends is of the same pass
             self._starts[loop.index.dim], self._pass = (start_of, number), max(1, number)
         self._depth += 1

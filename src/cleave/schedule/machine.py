@@ -55,6 +55,8 @@ class Machine:
     """Seconds that one iteration of a loop takes at least."""
     staged_step: float = 0.0
     """Seconds more if it computes an operand of a product, which waits for that after the load."""
+    reopening: float = 0.0
+    """Seconds that a block's second loop over a dim takes to have its first tiles."""
     meeting: float = 0.0
     """Seconds that a reduction in such a loop takes where warps must exchange their shares of it."""
     short_run: float = 0.0
@@ -182,6 +184,7 @@ H200 = Machine(
     keep_bytes=128 << 10,
     step=0.45e-6,
     staged_step=0.3e-6,
+    reopening=1.5e-6,
     meeting=0.15e-6,
     short_run=300.0,
     latency=1.6e-6,

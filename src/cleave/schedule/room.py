@@ -26,12 +26,14 @@ def elements(axes: Sequence[Index], tiling: Tiling) -> int:
 @dataclass(frozen=True, slots=True)
 class Room:
     """What takes room in a block, by the axes of tiles: operands of contractions (`loaded` in loops, one for
-    each stage, or `kept`, of which `parked` are made outside of loops), accumulators, and other values; each
-    with the bytes of an element."""
+    each stage, or `kept`, of which `parked` are made outside of loops), what operands are computed from
+    (`behind` them, loaded in loops, too), accumulators, and other values; each with the bytes of an
+    element."""
 
     loaded: Sequence[tuple[tuple[Index, ...], int]]
     kept: Sequence[tuple[tuple[Index, ...], int]]
     parked: Sequence[tuple[tuple[Index, ...], int]]
+    behind: Sequence[tuple[tuple[Index, ...], int]]
     carried: Sequence[tuple[tuple[Index, ...], int]]
     other: Sequence[tuple[tuple[Index, ...], int]]
     every: Sequence[tuple[Index, ...]]
@@ -56,6 +58,7 @@ def _measured(built: Built) -> Room:
         [(v.axes, width(v.dtype)) for v in operands if v in inside],
         [(v.axes, width(v.dtype)) for v in operands if v not in inside],
         [(v.axes, width(v.dtype)) for v in operands if v not in inside and home[v] is None],
+        [(v.axes, width(v.dtype)) for v in _behind(operands) if home[v] is not None],
         [(s.axes, width(s.dtype)) for s in graph.slots],
         list(dict.fromkeys((v.axes, width(v.dtype)) for v in other)),
         list(dict.fromkeys(v.axes for v in graph.values)),
@@ -67,7 +70,8 @@ def shared_bytes(built: Built, tiling: Tiling) -> int:
     room = room_of(built)
     if tiling.groups:  # the emitter takes as many stages as fit, and room for operands that stay
         return bytes_of(room.loaded, tiling) * LEAST_STAGES + kept_bytes(built, tiling)
-    return bytes_of(room.loaded, tiling) * tiling.stages + bytes_of(room.kept, tiling)
+    staged = bytes_of(room.loaded, tiling) + bytes_of(room.behind, tiling)
+    return staged * tiling.stages + bytes_of(room.kept, tiling)
 
 
 def kept_bytes(built: Built, tiling: Tiling) -> int:
@@ -100,6 +104,21 @@ def _operands(graph: Graph) -> list[Value]:
     for value in graph.values:
         if isinstance(value.op, ContractOf):
             found.update(dict.fromkeys(value.args))
+    return list(found)
+
+
+def _behind(operands: Sequence[Value]) -> list[Value]:
+    """The loads from which operands are computed: Triton has these on their way for as many stages."""
+    found: dict[Value, None] = {}
+    known = set(operands)
+    below = [a for v in operands for a in v.args]
+    while below:
+        value = below.pop()
+        if value not in known:
+            known.add(value)
+            below += value.args
+            if isinstance(value.op, LoadOf):
+                found[value] = None
     return list(found)
 
 

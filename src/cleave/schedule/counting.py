@@ -103,6 +103,8 @@ class Tally:
     that one."""
     products: list[tuple[ContractTile, bool]] = field(default_factory=list[tuple[ContractTile, bool]])
     """With whether an operand is computed in this body: it comes out of registers."""
+    staged: set[str] = field(default_factory=set[str])
+    """These operands."""
 
 
 def column(values: Sequence[int]) -> Counts:
@@ -137,7 +139,7 @@ class Count:
     vectors: Reals | float = 0.0
     steps: Reals | float = 0.0
     staged: Reals | float = 0.0
-    """Steps in which an operand of a product is computed, other than by warp groups beside it."""
+    """Operands of products that are computed in a step, other than by warp groups beside it."""
     turns: Reals | float = 0.0
     reopened: Reals | float = 0.0
     """Loops with products that go on where another one ended (the edge of a mask), with loads of their own on
@@ -228,8 +230,8 @@ class Count:
             self.vectors = self.vectors + times * self._extent(axes, True) * often
         for axes, often in tally.specials.items():
             self.specials = self.specials + times * self._extent(axes, True) * often
-        if any(staged for _, staged in tally.products):
-            self.staged = self.staged + times * (self.sheet.groups == 0)
+        if tally.staged:
+            self.staged = self.staged + times * len(tally.staged) * (self.sheet.groups == 0)
         for product, staged in tally.products:
             self._contract(product, staged, times)
         if self._depth and tally.products:
@@ -436,7 +438,9 @@ def _tally(body: Sequence[Statement], machine: Machine) -> Tally:
                 every = (*axes, *over)
                 found.vectors[every] = found.vectors.get(every, 0.0) + 1
             case ContractTile():
-                found.products.append((statement, any(a in computed for a in statement.args)))
+                own = computed & set(statement.args)
+                found.products.append((statement, bool(own)))
+                found.staged |= own
             case Loop() | Load() | Store():
                 found.others.append(statement)
             case _:

@@ -54,7 +54,7 @@ class Machine:
     step: float = 0.0
     """Seconds that one iteration of a loop takes at least."""
     staged_step: float = 0.0
-    """Seconds more if it computes an operand of a product, which waits for that after the load."""
+    """Seconds more for each operand of a product that it computes, which waits for that after the load."""
     reopening: float = 0.0
     """Seconds that a block's second loop over a dim takes to have its first tiles."""
     meeting: float = 0.0

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from cleave.codegen.gluon_divided import SCALE_UP, SMALL_DIVISOR
-from cleave.codegen.gluon_memory import GroupMemory
 from cleave.codegen.gluon_skew import depending, needed
 from cleave.codegen.gluon_text import LEAN, helpers_for, layouts_for, translated
 from cleave.codegen.triton import emit
@@ -187,16 +186,6 @@ def test_products_of_two_steps_overlap_where_nothing_is_between() -> None:
     assert "for tile in range(" in text, "blocks go on from tile to tile"
 
 
-def test_a_tile_that_comes_once_is_freed_behind_the_last_loop_that_reads_it() -> None:
-    """Then the copying warp loads the next tile's while the groups end this one."""
-    rows = text_of(program("short")).split("def main_copies(")[0]
-    assert "q_room" not in rows and "q_ring.index(q_ring_slot * 2 + group)" in rows
-    freed = rows.index("mbarrier.arrive(q_ring_free")
-    assert rows.rindex("warpgroup_mma(") < freed < rows.index("copy_out(")
-    read = text_of(program("causal")).split("def main_copies(")[0]  # it is scaled: one load, and it is free
-    assert read.index("mbarrier.arrive(q_ring_free") < read.index("warpgroup_mma(")
-
-
 def test_groups_share_the_columns_of_sums_that_are_too_wide_for_one() -> None:
     """Each has all rows of its own columns: of a tile that both products read the first group multiplies all,
     and then each its columns."""
@@ -209,29 +198,6 @@ def test_groups_share_the_columns_of_sums_that_are_too_wide_for_one() -> None:
     assert len(re.findall(r"copy_in\(\s*kv_tiles", rest)) == 2, "each tile comes once for all"
     assert "kv_ring = gl.allocate_shared_memory(gl.bfloat16, [2, 1, 64, 512]" in rest
     assert "mbarrier.init(kv_ring_free.index(slot), count=2)" in rest
-
-
-def test_results_without_other_room_leave_where_the_query_lay() -> None:
-    """The first group alone multiplied with it, and the others have had what they need of that."""
-    rows, rest = text_of(program("latent")).split("def main_copies(")
-    assert "out_room = lend(q_ring, gl.bfloat16, [2, 1, 64, 256], out_tiles.layout)" in rest
-    order = [
-        "max = given_room",
-        "out_room.index(group).reshape([64, 256]).store(cast_3)",
-        "copy_out(out_tiles, [q0, s0, group * 256], out_room.index(group))",
-        "tma.store_wait(0)  # the next tile comes to this place",
-        "mbarrier.arrive(q_ring_free.",
-    ]
-    places = [rows.rindex(x) for x in order]
-    assert places == sorted(places) and rows.count("arrive(q_ring_free.") == 1
-    assert rows.index("arrive(q_rope_ring_free.") < places[1], "a tile that lends nothing is free before"
-
-
-def test_a_tile_that_is_read_again_lends_nothing() -> None:
-    """The query is added to the result, too."""
-    old = "    store out[q0, s, q2] = cast_3\n"
-    new = "    more[s, q2]: bf16 = add(cast_3, q)\n    store out[q0, s, q2] = more\n"
-    assert "lend(" not in text_of(changed("latent", old, new)).split("def main_rows(")[1]
 
 
 def branches(loop: str) -> tuple[str, str, str]:
@@ -308,16 +274,6 @@ def test_products_that_are_only_added_have_one_accumulator() -> None:
     assert len(re.findall(r"^ +dot = warpgroup_mma\(", rows, re.M)) == 2
 
 
-def test_wide_operands_that_stay_are_located_anew_in_each_step() -> None:
-    """A compiler would keep a number for every 16 columns of them in registers."""
-    rows = text_of(program("latent")).split("def main_copies(")[0]
-    loops = re.split(r"^ +for t0\w* in ", rows, flags=re.M)[1:]
-    assert loops and all(re.search(r"q_here = anew\(q_ring_slot\)", loop) for loop in loops)
-    assert "def anew(" in rows
-    for name in ("gate", "short", "attention"):  # a few numbers are better kept
-        assert "anew(" not in text_of(program(name))
-
-
 def test_what_needs_all_columns_is_refused_where_groups_share_them() -> None:
     text = (FOLDER / "latent.tiles").read_text()
     old = "    store out[q0, s, q2] = cast_3\n"
@@ -348,8 +304,9 @@ def test_a_snake_does_every_tile_once_and_balances_them(tiles: int) -> None:
     text = "\n".join(render(snaked("total"), 0)).replace("tl.minimum", "min")
     text = text.replace("tl.num_programs(0)", str(blocks))
     for block in range(blocks):
+        known = {"back": 0, "total": tiles}
         for tile in range(block, tiles, blocks):
-            known = {"tile": tile, "total": tiles}
+            known["tile"] = tile
             exec(text.replace("tl.program_id(0)", str(block)), known)
             done.append(known["pid"])
             load[block] += 4 - known["pid"] % 4  # four lengths in turn, the longest first
@@ -399,29 +356,6 @@ def test_the_lean_hyperbolic_tangent_is_within_five_units_in_the_last_place() ->
         off = np.abs(np.where(x < one(0.625), near, far) - right) / unit
         worst = max(worst, float(off.max()))
     assert worst < 5, worst
-
-
-def test_a_residual_leaves_the_rings_their_turns() -> None:
-    """What is added to a result is loaded by the groups, 16 bytes of a thread at a time, where a ring of it
-    would leave the loop two turns."""
-    text = text_of(program("residual"))
-    assert "r_ring" not in text and "WIDE_ROWS_64_256" in text
-    assert "w_ring = gl.allocate_shared_memory(gl.bfloat16, [3, 64, 256]" in text
-    single = (FOLDER / "residual.tiles").read_text().replace("r: bf16", "r: f32")
-    single = text_of(parse_tiles(single.replace("r[s, w1]: bf16", "r[s, w1]: f32")))
-    assert "r_ring" in single and "r_tiles.load" not in single, "threads trade 16 bits"
-    narrow = text_of(changed("residual", "w1: W1 by 256", "w1: W1 by 64"))
-    assert "r_ring" in narrow and "WIDE" not in narrow
-
-
-def test_results_without_room_in_shared_memory_leave_in_pieces_of_16_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert "out_room = lend(q_ring, " in text_of(program("deep"))
-    monkeypatch.setattr(GroupMemory, "lender", lambda *_: "")  # as where all tiles are read to the end
-    text = text_of(program("deep"))
-    assert "copy_out(out" not in text and "div4_wide = gl.convert_layout(div4, WIDE_64_256)" in text
-    assert "gl.store(" in text and "copy_out(out" in text_of(program("short"))
 
 
 def test_a_block_is_divided_by_the_reciprocal_of_each_row() -> None:

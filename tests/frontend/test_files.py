@@ -9,7 +9,7 @@ import cleave
 from cleave.errors import CallError, Invalid, Unsupported
 from cleave.frontend.files import capture_for_proof, load
 from cleave.ir.dims import Atom
-from cleave.ir.text import print_program
+from cleave.ir.text import parse_program, print_program
 
 TEXT = """
 import torch, cleave
@@ -26,6 +26,10 @@ def norm_linear(x, g, w, eps: float = 1e-6):
 @cleave.program(x="f32[N]")
 def falls_back(x):
     return x.cumsum(0)
+
+@cleave.program(x="f32[N]")
+def same(x):
+    return x
 
 def plain(x):
     return x
@@ -212,6 +216,26 @@ def test_a_bug_of_ours_while_capturing_is_not_told_as_the_users(monkeypatch):
     monkeypatch.setattr(Tracer, "_traced", staticmethod({}.pop))
     with pytest.raises(KeyError):
         cleave.prove(lambda x: x + 1, lambda x: x + 1, dims={"x": ("N",)})
+
+
+def test_what_returns_an_input_can_be_compared(file):
+    dims = {"x": ("N", "K")}
+    for f, g, answer in (
+        (lambda x: x.log().exp(), lambda x: x, "yes"),
+        (lambda x: x, lambda x: x, "yes"),
+        (lambda x: x.clone(), lambda x: x * 1, "yes"),
+        (lambda x: x, lambda x: -x, "no"),
+        (lambda x: (x, x + 1), lambda x: (x.exp().log(), 1 + x), "yes"),
+        (lambda x: (x, x), lambda x: (x, -x), "no"),
+        (lambda x: x, lambda x: (x, x), "unknown"),
+    ):
+        assert cleave.prove(f, g, dims=dims).answer == answer
+    program = load(f"{file}:same").program
+    assert parse_program(print_program(program)) == program and len(program.outputs) == 1
+    with pytest.raises(Unsupported, match="computes nothing: it returns the number N"):
+        cleave.prove(lambda x: x.shape[0], lambda x: x.shape[0], dims=dims)
+    partly = load(f"{file}:same", partly=True).captured
+    assert not partly.steps  # compiled it hands out the argument itself
 
 
 def test_sizes_that_follow_in_any_order():

@@ -164,6 +164,18 @@ def test_layer_rms_and_group_norm():
     check(lambda x, w, b: F.group_norm(x, 2, w, b), randn(3, 4, 5, 6), randn(4), randn(4))
 
 
+def test_batch_norm_by_running_statistics():
+    for shape in ((3, 4), (3, 4, 5), (3, 4, 5, 6)):
+        for dtype in (torch.float32, torch.bfloat16):
+            model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.ReLU()).eval().requires_grad_(False)
+            model[0]._check_input_dim = lambda x: None
+            for tensor in (model[0].running_mean, model[0].running_var, model[0].weight, model[0].bias):
+                tensor.copy_(torch.rand(4) + 0.5)
+            check(model, randn(shape).to(dtype))
+    check(lambda x, m, v: F.batch_norm(x, m, v), randn(3, 4, 5), randn(4), torch.rand(4))
+    check(lambda x: F.batch_norm(x, None, None, training=True), randn(3, 4), fallbacks=["batch_norm"])
+
+
 # ---------------------------------------------------------------- attention
 
 

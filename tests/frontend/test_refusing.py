@@ -3,6 +3,7 @@ with the line of the user and what to write."""
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -44,9 +45,10 @@ OPTIONS = "dynamic, target, tune, strict, compile_program"
 )
 def test_unknown_options_are_refused_with_those_that_there_are(call, what):
     for error in (CallError, TypeError):
-        with pytest.raises(error, match=re.escape(what)) as caught:
+        with pytest.raises(error) as caught:
             call(lambda a: a + 1, randn(4, 8))
         told = caught.value
+        assert what in told.what
         assert "test_refusing.py:" in told.where and "lambda f, x: cleave." in told.where
         assert sorted(told.hint.split(";")[0].removeprefix("its options: ").split(", ")) == sorted(
             OPTIONS.split(", ")
@@ -71,14 +73,15 @@ def test_unknown_options_are_refused_with_those_that_there_are(call, what):
             lambda f, x: cleave.jit(dynamic=("N", None)),
             "dynamic names axes by input, as a dict, not ('N', None)",
         ),
-        (lambda f, x: cleave.jit(f, tune="30"), "tune is a number of seconds, at least 0, not '30' (str)"),
-        (lambda f, x: cleave.jit(tune=-1), "tune is a number of seconds, at least 0, not -1 (int)"),
-        (lambda f, x: cleave.jit(f, tune=float("nan")), "tune is a number of seconds, at least 0, not nan"),
+        (lambda f, x: cleave.jit(f, tune="30"), "tune is a number of seconds, 0 to 1000000, not '30' (str)"),
+        (lambda f, x: cleave.jit(tune=-1), "tune is a number of seconds, 0 to 1000000, not -1 (int)"),
+        (lambda f, x: cleave.jit(f, tune=float("nan")), "tune is a number of seconds, 0 to 1000000, not nan"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_at_once(call, what):
-    with pytest.raises(CallError, match=re.escape(what)) as caught:
+    with pytest.raises(CallError) as caught:
         call(lambda a: a + 1, randn(4, 8))
+    assert what in caught.value.what  # not in the user's line, which the whole message has
     assert isinstance(caught.value, TypeError) and isinstance(caught.value, Invalid)
     assert "test_refusing.py:" in caught.value.where and caught.value.hint
 
@@ -196,10 +199,14 @@ def test_a_call_of_another_form_is_told_apart_from_one_with_other_arguments() ->
     def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * 2 + y
 
+    @functools.wraps(added)
+    def wrapped(*args: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+        return added(*args, **{name: 2 * value for name, value in named.items()})
+
     x, y = torch.randn(3, 4), torch.randn(3, 4)
-    fast = cleave.compile(added, (x, y))
     with pytest.raises(Invalid, match="2 tensors in other places of a call"):
-        fast(x, y=y)
+        cleave.compile(wrapped, (x, y))(x, y=y)
+    fast = cleave.compile(added, (x, y))
     expected = "argument x: expected torch.float32 of rank 2 on cpu, got"
     for given, what in (
         (x.numpy(), "an object of class ndarray"),
@@ -217,3 +224,20 @@ def test_a_call_of_another_form_is_told_apart_from_one_with_other_arguments() ->
         assert "test_refusing.py:" in caught.value.where
     with pytest.raises(Invalid, match="added was compiled for 2 arguments, not 1"):
         fast([x, y])
+
+
+def test_constants_that_changed_are_named() -> None:
+    scale, model = 2.0, torch.nn.Sequential(torch.nn.Linear(4, 4)).requires_grad_(False)
+    x = torch.randn(3, 4)
+    fast = cleave.compile(lambda a: model(a) * scale, (x,))
+    scale = 3.0
+    with pytest.raises(Invalid, match=r"was compiled where scale is 2.0; now it is 3.0"):
+        fast(x)
+    scale = 2.0
+    model[0].eval()
+    with pytest.raises(Invalid, match=r"was compiled where 0.training is True; now it is False") as caught:
+        fast(x)
+    assert "set 0.training back" in caught.value.hint
+    model.train().double()
+    with pytest.raises(Invalid, match=r"reads model_0_weight: expected torch.float32 of rank 2 on cpu, got"):
+        fast(x)

@@ -51,7 +51,7 @@ from cleave.schedule.walks import firsts_of
 RESERVED = (
     *("gl", "gluon", "group", "mbarrier", "tma", "fence_async_shared", "clear_rows", "anew"),
     *("copy_in", "copy_out", "lend", "warpgroup_mma", "warpgroup_mma_wait"),
-    *("tile", "turns", "turn_at", "given_full", "given_free", "given_at", *LEAN),
+    *("tile", "back", "turns", "turn_at", "given_full", "given_free", "given_at", *LEAN),
 )
 
 
@@ -182,7 +182,7 @@ def _whole(scope: Scope, kernel: Kernel, goes_on: bool, first: Lines, last: Line
     total = " * ".join(counts)
     own: Lines = [Line("pid = tile", "pid")]
     if longest_last(kernel.body):
-        own = [*snaked(total)]
+        own, first = [*snaked(total)], [*first, Line("back = gl.to_tensor(0)", "back")]
     lines: Lines = []
     for x in scope.lines:
         start = isinstance(x, Line) and x.target == "pid" and "program_id" in x.text

@@ -107,12 +107,13 @@ def longest_last(body: Sequence[Statement]) -> frozenset[Index]:
 
 def snaked(total: str) -> list[Line]:
     """The number of the tile that a block does instead of `tile`, where it does one after another and these
-    run unequally long: every other round of the blocks goes backwards, so that whoever had a long one gets a
-    short one next."""
+    run unequally long: every other round of the blocks goes backwards (`back`, 0 in the first), so that
+    whoever had a long one gets a short one next."""
     texts = [
         ("first", "tile - tl.program_id(0)"),
-        ("place", f"tl.minimum({total} - first, tl.num_programs(0)) - 1 - 2 * (tile - first)"),
-        ("pid", "tile + (first // tl.num_programs(0) & 1) * place  # every other round backwards"),
+        ("place", f"tl.minimum({total} - first, tl.num_programs(0)) - 1 - 2 * tl.program_id(0)"),
+        ("pid", "tile + back * place  # every other round backwards"),
+        ("back", "1 - back"),
     ]
     return [Line(f"{name} = {text}", name) for name, text in texts]
 
@@ -130,6 +131,15 @@ def count_of(scope: Scope, axis: GridAxis, kept: bool) -> str:
 def _grouped(scope: Scope, group: int, rows: str, columns: str) -> None:
     """Number the blocks of the last two axes group by group: down the rows of a group, then along."""
     rows, columns = scope.shared("rows", rows), scope.shared("columns", columns)
+    if is_number(rows) and int(rows) <= group:  # one group, whose rows are all there: divisions take long
+        texts = [
+            ("place", f"pid % ({rows} * {columns})  # {rows} rows of blocks share columns"),
+            ("pid", f"pid // ({rows} * {columns})"),
+            ("along", f"place % {rows}"),
+            ("across", f"place // {rows}"),
+        ]
+        scope.lines += [Line(f"{name} = {text}", name) for name, text in texts]
+        return
     texts = [
         ("place", f"pid % ({rows} * {columns})"),
         ("pid", f"pid // ({rows} * {columns})"),

@@ -23,9 +23,11 @@ from cleave.frontend import (  # noqa: F401  (registers the lowerings)
     lower_contract,
     lower_create,
     lower_index,
+    lower_losses,
     lower_nn,
     lower_pointwise,
     lower_reduce,
+    lower_special,
     lower_views,
     record_scan,
 )
@@ -102,19 +104,21 @@ def capture(
     static: str = "parameters",
     surroundings: Surroundings | None = None,
     name: str | None = None,
+    computed: bool = False,
 ) -> Captured:
     """Capture `fn` as called with these arguments.
 
     Sizes are dynamic, except, with `static="parameters"`, those that meet a parameter of a module and those
     of a last axis that is contracted; `static="none"` makes all dynamic. With `dynamic`, exactly the named
-    axes are (one name is one size). Errors of the function itself come through as PyTorch raises them."""
+    axes are (one name is one size). With `computed`, a result that is an input as it came is the output of a
+    program (its copy), as for a proof. Errors of the function itself come through as PyTorch raises them."""
     label = re.sub(r"\W+", "_", name or getattr(fn, "__name__", type(fn).__name__)).strip("_") or "program"
     around = surroundings or Surroundings(fn)
     wishes = Wishes()
     for _ in range(MOST_ATTEMPTS):
         attempt = _Attempt(fn, args, kwargs or {}, around, wishes)
         try:
-            return attempt.captured(label, dynamic, static)
+            return attempt.captured(label, dynamic, static, computed)
         except Retry as again:
             wishes.eager[again.call] = again.reason
         except Refused as error:
@@ -159,20 +163,21 @@ class _Attempt:
         if found is None:
             what = "a tensor that is no argument, closure variable, global or attribute of a module"
             raise Whole(what, where=where)
-        path, read = found
+        path, read, way = found
         used = [*self.flat.names, *(o.name for o in self.outside)]
         label = _unique(re.sub(r"\W", "_", path).strip("_") or "tensor", used)
-        self.outside.append(Outside(label, read, isinstance(tensor, torch.nn.Parameter)))
+        self.outside.append(Outside(label, read, isinstance(tensor, torch.nn.Parameter), way))
         return label
 
-    def captured(self, label: str, dynamic: Dynamic | None, static: str) -> Captured:
+    def captured(self, label: str, dynamic: Dynamic | None, static: str, computed: bool) -> Captured:
         leaves = self._inputs(dynamic)
         args, kwargs = pytree.tree_unflatten(leaves, self.flat.spec)
         with self.tracer.running():
             result = self.fn(*args, **kwargs)
         outputs, spec = pytree.tree_flatten(result, is_leaf=lambda x: isinstance(x, torch.Size))
         self.tracer.sync()
-        planner = Planner(self.tracer, label, tuple(self.arguments), tuple(self.outside))
+        given = tuple(self.arguments), tuple(self.outside)
+        planner = Planner(self.tracer, label, *given, computed=computed)
         return planner.captured(outputs, spec, "declared" if dynamic is not None else static)
 
     def _inputs(self, dynamic: Dynamic | None) -> list[Any]:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from cleave.errors import Bug
-from cleave.frontend.outside import Getter
+from cleave.frontend.outside import Getter, Way
 from cleave.frontend.recorded import Fallback
 from cleave.ir.dims import Dim
 from cleave.ir.program import Program
@@ -76,6 +76,7 @@ class Outside:
     name: str
     read: Getter
     parameter: bool
+    way: Way | None = None
 
 
 @dataclass(frozen=True, slots=True)

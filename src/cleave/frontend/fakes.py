@@ -67,9 +67,11 @@ class Declared:
                 )
 
 
-def capture_declared(fn: Callable[..., Any], declared: Declared, name: str) -> Captured:
+def capture_declared(
+    fn: Callable[..., Any], declared: Declared, name: str, *, computed: bool = False
+) -> Captured:
     """Capture a function on fakes of its declared inputs; what is not declared takes its default, or is a
-    float. `Invalid` if a declared tensor is too large, or if the function raises."""
+    float. `computed`: see `capture`. `Invalid` if a declared tensor is too large, or the function raises."""
     sizes = _Sizes(declared)
     places: list[Any] = []
     arguments: dict[str, Any] = {}
@@ -87,7 +89,7 @@ def capture_declared(fn: Callable[..., Any], declared: Declared, name: str) -> C
             else:
                 arguments[parameter.name] = value
     try:
-        return capture(fn, places, arguments, dynamic=named, name=name)
+        return capture(fn, places, arguments, dynamic=named, name=name, computed=computed)
     except Invalid as error:
         if error.where:
             raise

@@ -149,7 +149,7 @@ def parsed(text: str, name: str) -> DeclaredTensor:
 def load(where: str | os.PathLike[str], *, partly: bool = False) -> Loaded:
     """The program of `FILE.py:FUNCTION`. Raises `Invalid` if there is no such function, if it is not declared
     or if the file or the function raises; and, unless `partly` is given, `Unsupported` if it cannot be
-    captured as one program. `CallError` for what is no text."""
+    captured as one program, which hands out copies of inputs. `CallError` for what is no text."""
     text = os.fspath(where) if isinstance(where, os.PathLike) else where
     if not isinstance(text, str):
         hint = 'cleave.load("FILE.py:FUNCTION"); '
@@ -167,7 +167,7 @@ def load(where: str | os.PathLike[str], *, partly: bool = False) -> Loaded:
         what = f"{path} has no function {name!r}" if fn is None else f"{name} in {path} is not declared"
         hint = f"declared with @cleave.program: {', '.join(marked) or 'none'}"
         raise Invalid(what, hint=hint)
-    captured = capture_declared(fn, declared, name)
+    captured = capture_declared(fn, declared, name, computed=not partly)
     if not partly:
         _demand_one(captured)
     known = {atom for program in captured.programs for atom in program.dynamic}
@@ -187,7 +187,7 @@ def capture_for_proof(fn: Callable[..., Any], dims: Mapping[str, Sequence[str | 
     All names are dynamic, ints known. Parameters that `dims` does not name take their defaults as run-time
     numbers, or are floats. Raises `Unsupported` if part of the function would run in PyTorch."""
     declared = Declared({name: declaration(name, given) for name, given in dims.items()}, {}, users_line())
-    captured = capture_declared(fn, declared, name_of_function(fn))
+    captured = capture_declared(fn, declared, name_of_function(fn), computed=True)
     _demand_one(captured)
     return captured
 

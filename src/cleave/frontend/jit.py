@@ -9,11 +9,12 @@ Whatever cannot be compiled runs in PyTorch and is listed in `fallbacks`.
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,9 +22,12 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from cleave.errors import Infeasible, Invalid, Unsupported
+from cleave.frontend.arguments import parameters_in_order, placed
 from cleave.frontend.calls import check_function, check_inputs, check_options, checked_call
 from cleave.frontend.capture import Dynamic, capture
 from cleave.frontend.captured import Captured, Named, Outside, Stale
+from cleave.frontend.copies import ATOMIC, copied_function, moved, unpicklable
+from cleave.frontend.members import Members
 from cleave.frontend.outside import Surroundings
 from cleave.frontend.quick import Quick
 from cleave.frontend.recorded import TENSORS, Fallback, foreign
@@ -77,10 +81,20 @@ class Kind:
     eager: Fallback | None = None
     outside: tuple[Outside, ...] = ()
 
+    def moved(self, around: Surroundings) -> Kind:
+        """The same for a copy of the function, which has these surroundings."""
+        captures = [replace(v.captured, outside=moved(v.captured.outside, around)) for v in self.variants]
+        variants = [replace(v, captured=c) for v, c in zip(self.variants, captures, strict=True)]
+        return Kind(variants, self.eager, moved(self.outside, around))
+
 
 class Jit:
     """A compiled function. `compile_count` counts compiles, `fallbacks` lists what runs in PyTorch,
-    `explain()` shows programs and guards."""
+    `explain()` shows programs and guards. One that was made of a module has the module's attributes too."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Jit:
+        fn = args[0] if args else options.get("fn")
+        return object.__new__(JitModule if cls is Jit and isinstance(fn, torch.nn.Module) else cls)
 
     @checked_call("cleave.Jit", "cleave.Jit(f, dynamic={'x': ('N', None)})")
     def __init__(
@@ -95,17 +109,19 @@ class Jit:
     ) -> None:
         check_function(fn)
         check_options(dynamic, target, tune, strict, compile_program)
-        self.tune = tune
-        self.fn, self.dynamic, self.target, self.strict = fn, dynamic, target, strict
+        self.tune, self.dynamic, self.target, self.strict = tune, dynamic, target, strict
         self.compile_program = compile_program or _pipeline
         self.compile_count = 0
         self.around = Surroundings(fn)
+        self.signature = parameters_in_order(fn)
+        self.least = 0
         self.kinds: dict[Any, Kind] = {}
         self.kept: dict[int, Any] = {}
         self.noted: dict[Fallback, None] = {}
         self.quick = Quick()
         self.lock = threading.RLock()
         functools.update_wrapper(self, fn, updated=())
+        self.fn = fn  # from here on what is set may be the module's
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """On a method: a compiled function for each instance, kept on it."""
@@ -113,7 +129,7 @@ class Jit:
             return self
         name = f"_cleave_{self._name}"
         own = vars(instance)
-        if name not in own:
+        if name not in own or own[name].fn.__self__ is not instance:  # a copy has the original's
             bound = types.MethodType(self.fn, instance)
             own[name] = Jit(
                 bound,
@@ -124,6 +140,34 @@ class Jit:
                 tune=self.tune,
             )
         return own[name]
+
+    # ------------------------------------------------------------ copies
+
+    def __copy__(self) -> Jit:
+        return self if isinstance(self.fn, ATOMIC) else object.__new__(type(self))._become(self, copy.copy)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jit:
+        copied = functools.partial(copy.deepcopy, memo=memo)
+        if isinstance(self.fn, types.FunctionType):
+            made = copied_function(self.fn, self.around, memo)
+            if made is self.fn:
+                return self
+            copied = lambda fn: made  # noqa: E731
+        twin = memo[id(self)] = object.__new__(type(self))  # what is copied now may hold this function
+        return twin._become(self, copied)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise unpicklable(self._name)
+
+    def _become(self, other: Jit, copied: Callable[[Any], Any]) -> Jit:
+        """A copy of another compiled function, with a copy of its function; kernels are shared."""
+        fn = copied(other.fn)
+        around = Surroundings(fn, like=other.around)
+        kinds = {key: kind.moved(around) for key, kind in list(other.kinds.items())}
+        own = {**vars(other), "around": around, "kinds": kinds, "fn": fn, "__wrapped__": fn}
+        own |= {"kept": dict(other.kept), "noted": dict(other.noted)}
+        vars(self).update(own, quick=Quick(), lock=threading.RLock())
+        return self
 
     # ------------------------------------------------------------ calls
 
@@ -138,6 +182,8 @@ class Jit:
         if _watched():
             self._note(Fallback(self._name, "", "autocast, a transform or a mode of PyTorch is on"))
             return self.fn(*args, **kwargs)
+        if kwargs or len(args) < self.least:
+            args, kwargs = placed(self.fn, self.signature, args, kwargs, self.least)
         settings = _settings()
         now = (constants, settings, torch.is_grad_enabled(), torch.get_num_threads())
         if not kwargs:
@@ -194,7 +240,7 @@ class Jit:
 
     def _new_kind(self, key: Any) -> Kind:
         if self.strict and self.kinds:
-            raise refused(self.fn, key, next(iter(self.kinds)))
+            raise refused(self.fn, key, next(iter(self.kinds)), self.around.names())
         kind = Kind()
         for given in key[1]:
             if isinstance(given, Foreign):
@@ -249,7 +295,7 @@ class Jit:
             if variant.fits(env):
                 return self._run(kind, variant, env, args, kwargs)
         if self.strict and kind.variants:
-            raise misfit(kind.variants[0].captured, flat)
+            raise misfit(kind.variants[0].captured, flat, kind.variants[0].metas)
         if len(kind.variants) >= MOST_VARIANTS:
             self._give_up(
                 kind, Fallback(self._name, "", f"more than {MOST_VARIANTS} variants of one kind of call")
@@ -346,6 +392,10 @@ class Jit:
         return "\n".join(lines)
 
 
+class JitModule(Members, Jit):
+    """A compiled module: it has what the module has, and is called like it."""
+
+
 def _is_made(captured: Captured, output: Any) -> bool:
     """Whether a result is what a program computes."""
     made = {name for step in captured.program_steps for name in step.results}
@@ -438,4 +488,5 @@ def compile(  # noqa: A001
     )
     with torch.no_grad():
         compiled(*example_inputs)
+    compiled.least = len(example_inputs) if strict else 0
     return compiled

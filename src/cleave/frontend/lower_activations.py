@@ -10,7 +10,10 @@ import math
 from typing import Any
 
 from cleave.errors import Unsupported
+from cleave.frontend import views
+from cleave.frontend.axes import hint_of
 from cleave.frontend.emit import apply, as_float, cast, choose, compare, lowers, wide
+from cleave.frontend.lower_special import expm1_wide
 from cleave.frontend.trace import Tracer
 from cleave.frontend.values import Value
 
@@ -103,6 +106,69 @@ def elu(t: Tracer, x: Value, alpha: Any = 1.0, inplace: bool = False) -> Value:
     w, wx = _wide(t, x)
     low = apply(t, "mul", w, apply(t, "sub", w, apply(t, "exp", w, wx), 1), alpha)
     return cast(t, choose(t, compare(t, "gt", wx, 0), wx, low, w), x.dtype)
+
+
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+@lowers("selu")
+def selu(t: Tracer, x: Value, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    w, wx = _wide(t, x)
+    low = apply(t, "mul", w, expm1_wide(t, wx), SELU_ALPHA * SELU_SCALE)
+    high = apply(t, "mul", w, wx, SELU_SCALE)
+    return cast(t, choose(t, compare(t, "gt", wx, 0), high, low, w), x.dtype)
+
+
+@lowers("celu")
+def celu(t: Tracer, x: Value, alpha: Any = 1.0, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    w, wx = _wide(t, x)
+    low = apply(t, "mul", w, expm1_wide(t, apply(t, "div", w, wx, alpha)), alpha)
+    return cast(t, choose(t, compare(t, "gt", wx, 0), wx, low, w), x.dtype)
+
+
+@lowers("softsign")
+def softsign(t: Tracer, x: Value) -> Value:
+    w, wx = _wide(t, x)
+    below = apply(t, "add", w, apply(t, "abs", w, wx), 1)
+    return cast(t, apply(t, "div", w, wx, below), as_float(x.dtype))
+
+
+@lowers("tanhshrink")
+def tanhshrink(t: Tracer, x: Value) -> Value:
+    w, wx = _wide(t, x)
+    return cast(t, apply(t, "sub", w, wx, apply(t, "tanh", w, wx)), as_float(x.dtype))
+
+
+@lowers("softshrink")
+def softshrink(t: Tracer, x: Value, lambd: Any = 0.5) -> Value:
+    w, wx = _wide(t, x)
+    near = compare(t, "le", apply(t, "abs", w, wx), lambd)
+    high, low = apply(t, "sub", w, wx, lambd), apply(t, "add", w, wx, lambd)
+    outside = choose(t, compare(t, "gt", wx, 0), high, low, w)
+    return cast(t, choose(t, near, 0, outside, w), x.dtype)
+
+
+@lowers("hardshrink")
+def hardshrink(t: Tracer, x: Value, lambd: Any = 0.5) -> Value:
+    near = compare(t, "le", apply(t, "abs", x.dtype, x), lambd)
+    return choose(t, near, 0, x, x.dtype)
+
+
+@lowers("threshold", "_threshold")
+def threshold(t: Tracer, x: Value, threshold: Any, value: Any, inplace: bool = False) -> Value:
+    _no_inplace(inplace)
+    return choose(t, compare(t, "le", x, threshold), value, x, x.dtype)
+
+
+@lowers("prelu")
+def prelu(t: Tracer, x: Value, weight: Value) -> Value:
+    if weight.rank == 1 and hint_of(weight.axes[0]) != 1:  # a slope for each channel, which is axis 1
+        for _ in range(x.rank - 2):
+            weight = views.insert(weight, weight.rank)
+    w, wx = _wide(t, x)
+    return cast(t, choose(t, compare(t, "gt", wx, 0), wx, apply(t, "mul", w, weight, wx), w), x.dtype)
 
 
 @lowers("mish")

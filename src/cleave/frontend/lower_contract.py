@@ -31,7 +31,7 @@ def product(t: Tracer, a: Value, b: Value, dtype: str | None = None) -> Value:
     return contract(t, [(a, left), (b, right)], result, out)
 
 
-@lowers("matmul", "__matmul__", "mm", "bmm", "mv", "dot", "inner_1d", "vdot")
+@lowers("matmul", "linalg_matmul", "__matmul__", "mm", "bmm", "mv", "dot", "inner_1d", "vdot")
 def matmul(t: Tracer, a: Value, b: Value, *rest: Any, **options: Any) -> Value:
     if rest or options:
         raise Unsupported("a matrix product with an output dtype")

@@ -88,9 +88,32 @@ def group_norm(
     y = views.reshape(t.space, y, sizes, out_shape(t))
     for fn, parameter in (("mul", weight), ("add", bias)):
         if parameter is not None:
-            for _ in range(input.rank - 2):
-                parameter = views.insert(parameter, parameter.rank)
-            y = apply(t, fn, w, y, parameter)
+            y = apply(t, fn, w, y, _by_channel(input, parameter))
+    return cast(t, y, out_dtype(t))
+
+
+def _by_channel(x: Value, parameter: Value) -> Value:
+    """A parameter for each channel of `x`, which is axis 1."""
+    for _ in range(x.rank - 2):
+        parameter = views.insert(parameter, parameter.rank)
+    return parameter
+
+
+@lowers("batch_norm")
+def batch_norm(
+    t: Tracer, input: Value, running_mean: Value | None, running_var: Value | None,
+    weight: Value | None = None, bias: Value | None = None, training: bool = False, momentum: Any = 0.1,
+    eps: Any = 1e-5,
+) -> Value:  # fmt: skip
+    if training or running_mean is None or running_var is None:
+        raise Unsupported("batch_norm with the statistics of its batch")
+    w = wide(input.dtype)
+    spread = apply(t, "rsqrt", w, apply(t, "add", w, running_var, eps))
+    y = apply(t, "sub", w, input, _by_channel(input, running_mean))
+    y = apply(t, "mul", w, y, _by_channel(input, spread))
+    for fn, parameter in (("mul", weight), ("add", bias)):
+        if parameter is not None:
+            y = apply(t, fn, w, y, _by_channel(input, parameter))
     return cast(t, y, out_dtype(t))
 
 

@@ -165,7 +165,7 @@ for _fn in ("floor", "ceil", "round", "trunc", "sign"):
     lowers(_fn)(_rounding(_fn))
 
 
-@lowers("exp2")
+@lowers("exp2", "special_exp2")
 def exp2(t: Tracer, a: Value) -> Value:
     dtype = as_float(a.dtype)
     inner = apply(t, "mul", wide(dtype), a, math.log(2))

@@ -25,6 +25,7 @@ from cleave.frontend.emit import (
     is_float,
     lowers,
     out_dtype,
+    pointwise,
     reduce,
     wide,
 )
@@ -59,6 +60,28 @@ def mean(
         mean_wide(t, cast(t, x, wide(out)), axes_of(t, dim if axis is None else axis, x.rank), keepdim),
         out,
     )
+
+
+@lowers("nansum")
+def nansum(t: Tracer, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return sum_(t, _numbers(t, x)[0], dim, keepdim)
+
+
+@lowers("nanmean")
+def nanmean(t: Tracer, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    out = out_dtype(t)
+    kept, seen = _numbers(t, x)
+    w, dims = wide(out), axes_of(t, dim, x.rank)
+    total = reduce(t, "sum", cast(t, kept, w), dims, keepdim, w)
+    return cast(t, apply(t, "div", w, total, reduce(t, "sum", cast(t, seen, w), dims, keepdim, w)), out)
+
+
+def _numbers(t: Tracer, x: Value) -> tuple[Value, Value]:
+    """A value with 0 for NaN, and where it is a number."""
+    if not is_float(x.dtype):
+        raise Unsupported("NaN among integers")
+    lost = pointwise(t, "isnan", "bool", x)
+    return choose(t, lost, 0, x, x.dtype), apply(t, "not", "bool", lost)
 
 
 def mean_wide(t: Tracer, x: Value, dims: list[int], keepdim: bool) -> Value:
@@ -180,6 +203,13 @@ def var_mean(t: Tracer, x: Value, *args: Any, **named: Any) -> tuple[Value, Valu
     return cast(t, pair[0], out_dtype(t)), cast(t, pair[1], out_dtype(t))
 
 
+@lowers("std_mean")
+def std_mean(t: Tracer, x: Value, *args: Any, **named: Any) -> tuple[Value, Value]:
+    dims, _, keepdim = _var_arguments(t, x, args, named)
+    middle = mean_wide(t, cast(t, x, wide_of(x)), dims, keepdim)
+    return std(t, x, *args, **named), cast(t, middle, out_dtype(t))
+
+
 # ---------------------------------------------------------------- softmax
 
 
@@ -290,6 +320,22 @@ def norm_wide(t: Tracer, x: Value, p: float, dims: list[int], keepdim: bool) -> 
     if p == 0:
         return reduce(t, "sum", compare(t, "ne", x, 0), dims, keepdim, w)
     return apply(t, "pow", w, reduce(t, "sum", apply(t, "pow", w, size, p), dims, keepdim, w), 1 / p)
+
+
+@lowers("pairwise_distance")
+def pairwise_distance(
+    t: Tracer, x1: Value, x2: Value, p: Any = 2.0, eps: Any = 1e-6, keepdim: bool = False
+) -> Value:
+    w = wide_of(x1)
+    gap = apply(t, "add", w, apply(t, "sub", w, x1, x2), eps)
+    return cast(t, norm_wide(t, gap, t.fixed(p), [gap.rank - 1], keepdim), out_dtype(t))
+
+
+@lowers("linalg_vecdot")
+def vecdot(t: Tracer, x: Value, y: Value, *, dim: Any = -1) -> Value:
+    w = wide(out_dtype(t))
+    product = apply(t, "mul", w, x, y)
+    return cast(t, reduce(t, "sum", product, axes_of(t, dim, product.rank), False, w), out_dtype(t))
 
 
 @lowers("normalize")

@@ -183,6 +183,16 @@ def flip(t: Tracer, x: Value, *dims: Any) -> Value:
     return x
 
 
+@lowers("fliplr")
+def fliplr(t: Tracer, x: Value) -> Value:
+    return flip(t, x, 1)
+
+
+@lowers("flipud")
+def flipud(t: Tracer, x: Value) -> Value:
+    return flip(t, x, 0)
+
+
 # ---------------------------------------------------------------- pieces
 
 
@@ -234,7 +244,7 @@ def unbind(t: Tracer, x: Value, dim: int = 0) -> tuple[Value, ...]:
     return tuple(views.select(t.space, x, at, n) for n in range(hint_of(x.axes[at])))
 
 
-@lowers("split", "split_with_sizes")
+@lowers("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes")
 def split(
     t: Tracer, x: Value, split_size_or_sections: Any = None, dim: int = 0, **named: Any
 ) -> tuple[Value, ...]:
@@ -263,7 +273,7 @@ def _equal_pieces(t: Tracer, x: Value, at: int, length: Any) -> tuple[Value, ...
     return tuple(pieces)
 
 
-@lowers("chunk", "tensor_split")
+@lowers("chunk", "unsafe_chunk", "tensor_split")
 def chunk(t: Tracer, x: Value, chunks: Any, dim: int = 0) -> tuple[Value, ...]:
     count, at = t.fixed(chunks), axis_of(t, dim, x.rank)
     if not isinstance(count, int):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,14 +20,43 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 DEPTH, MOST = 6, 20000
 
 
-class Surroundings:
-    """The roots that a function can reach without its arguments."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a tensor is come to: from which root, by its number, and through which containers."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.roots = list(_roots(fn, {}))
-        self.modules = [root for _, get in self.roots if isinstance(root := _value(get), torch.nn.Module)]
-        self.cells = [get for _, get in self.roots if _constant(_value(get))]
-        self.flags = _flags(self.modules)
+    root: int
+    steps: tuple[Callable[[Any], Any], ...] = ()
+
+
+class Surroundings:
+    """The roots that a function can reach without its arguments. With `like`, those of a copy of its
+    function: what the copy holds itself is its own; globals and what inner functions see are shared."""
+
+    def __init__(self, fn: Callable[..., Any], like: Surroundings | None = None) -> None:
+        own = list(_own(fn))
+        self.own = len(own)
+        if like is None:
+            self.roots = [*own, *_beyond(fn, {})]
+            self.seen = [n for n, (_, get) in enumerate(self.roots) if _constant(_value(get))]
+            self.places = list(_places(self.roots))
+        else:
+            self.roots = [*own, *like.roots[like.own :]]
+            self.seen, self.places = like.seen, like.places
+        self.cells = [self.roots[n][1] for n in self.seen]
+
+    @functools.cached_property
+    def flags(self) -> list[tuple[dict[str, Any], str]]:
+        """The plain attributes of modules in sight, with their owners: found on first use, since a model that
+        is being copied is not complete while what it holds is copied."""
+        modules: dict[int, dict[str, torch.nn.Module]] = {}
+        found: list[tuple[dict[str, Any], str]] = []
+        for number, path, name in self.places:
+            if number not in modules:
+                root = _value(self.roots[number][1])
+                modules[number] = dict(root.named_modules()) if isinstance(root, torch.nn.Module) else {}
+            inner = modules[number].get(path)
+            found.append((vars(inner) if inner is not None else {}, name))
+        return found
 
     def constants(self) -> tuple[Any, ...]:
         """The constants in sight, now."""
@@ -37,22 +67,40 @@ class Surroundings:
         )  # NaN is not itself
         return cells + tuple(owner.get(name) for owner, name in self.flags)
 
-    def locate(self, tensor: torch.Tensor, objects: Mapping[str, Any]) -> tuple[str, Getter] | None:
-        """A name for a tensor in sight, and how to read it at a later call. `objects` are arguments that are
-        no tensors; a call with others is captured anew."""
+    def names(self) -> tuple[str, ...]:
+        """What the constants in sight are called, in their order."""
+        paths = (f"{path}.{name}".lstrip(".") for _, path, name in self.places)
+        return (*(self.roots[n][0] for n in self.seen), *paths)
+
+    def locate(
+        self, tensor: torch.Tensor, objects: Mapping[str, Any]
+    ) -> tuple[str, Getter, Way | None] | None:
+        """A name for a tensor in sight, how to read it at a later call, and the way to it. `objects` are
+        arguments that are no tensors (no way leads to those); a call with others is captured anew."""
         seen: dict[int, None] = {}
-        queue: list[tuple[str, Any, Getter, int]] = [(name, _value(get), get, 0) for name, get in self.roots]
-        queue += [(name, item, lambda item=item: item, 0) for name, item in objects.items()]
+        queue: list[tuple[str, Any, Getter, Way | None, int]] = [
+            (name, _value(get), get, Way(number), 0) for number, (name, get) in enumerate(self.roots)
+        ]
+        queue += [(name, item, lambda item=item: item, None, 0) for name, item in objects.items()]
         while queue:
-            name, value, get, depth = queue.pop(0)
+            name, value, get, way, depth = queue.pop(0)
             if value is tensor:
-                return name, get
+                return name, get, way
             if id(value) in seen or depth > DEPTH or len(seen) > MOST:
                 continue
             seen[id(value)] = None
             for step, inner, read in _inside(value):
-                queue.append((f"{name}_{step}" if name else step, inner, _then(get, read), depth + 1))
+                label = f"{name}_{step}" if name else step
+                further = None if way is None else Way(way.root, (*way.steps, read))
+                queue.append((label, inner, _then(get, read), further, depth + 1))
         return None
+
+    def along(self, way: Way) -> Getter:
+        """How to read what this way leads to from these roots."""
+        get = self.roots[way.root][1]
+        for step in way.steps:
+            get = _then(get, step)
+        return get
 
 
 def _value(get: Getter) -> Any:
@@ -70,44 +118,42 @@ def _constant(value: Any) -> bool:
     return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(_constant, value)))
 
 
-def _flags(modules: list[torch.nn.Module]) -> list[tuple[dict[str, Any], str]]:
-    """The plain attributes of modules that change what they compute."""
-    found: list[tuple[dict[str, Any], str]] = []
-    for module in modules:
-        for inner in module.modules():
-            own = vars(inner)
-            found += [
-                (own, name)
-                for name, value in own.items()
-                if isinstance(value, bool | int | float | str)
-                and (name == "training" or not name.startswith("_"))
-            ]
-    return found
+def _places(roots: list[tuple[str, Getter]]) -> Iterator[tuple[int, str, str]]:
+    """The plain attributes of modules that change what they compute: number of the root, path of the module
+    within it, and name."""
+    for number, (_, get) in enumerate(roots):
+        root = _value(get)
+        for path, inner in root.named_modules() if isinstance(root, torch.nn.Module) else ():
+            for name, value in vars(inner).items():
+                plain = isinstance(value, bool | int | float | str)
+                if plain and (name == "training" or not name.startswith("_")):
+                    yield number, path, name
 
 
-def _roots(fn: Any, seen: dict[int, None], depth: int = 0) -> Iterator[tuple[str, Getter]]:
-    if id(fn) in seen or depth > 4:
-        return
-    seen[id(fn)] = None
+def _own(fn: Any) -> Iterator[tuple[str, Getter]]:
+    """The roots that a function holds itself: another one that is made like it may hold others."""
     if isinstance(fn, functools.partial):
         for number, value in enumerate((*fn.args, *fn.keywords.values())):
             yield f"bound{number}", lambda value=value: value
-        yield from _roots(fn.func, seen, depth)
-        return
-    if isinstance(fn, types.MethodType):
+        yield from _own(fn.func)
+    elif isinstance(fn, types.MethodType):
         yield "", lambda: fn.__self__
-        yield from _roots(fn.__func__, seen, depth)
-        return
-    if isinstance(fn, torch.nn.Module):
+        yield from _own(fn.__func__)
+    elif isinstance(fn, types.FunctionType):
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+            yield name, lambda cell=cell: cell.cell_contents
+    elif hasattr(fn, "__dict__") and callable(fn) and not isinstance(fn, type):
         yield "", lambda: fn
+
+
+def _beyond(fn: Any, seen: dict[int, None], depth: int = 0) -> Iterator[tuple[str, Getter]]:
+    """The roots that a function does not hold itself: defaults, globals, what functions in sight see."""
+    while isinstance(fn, functools.partial | types.MethodType):
+        fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
+    if not isinstance(fn, types.FunctionType) or id(fn) in seen or depth > 4:
         return
-    if not isinstance(fn, types.FunctionType):
-        if hasattr(fn, "__dict__") and callable(fn) and not isinstance(fn, type):
-            yield "", lambda: fn
-        return
-    names = list(fn.__code__.co_freevars)
-    for name, cell in zip(names, fn.__closure__ or (), strict=True):
-        yield name, lambda cell=cell: cell.cell_contents
+    seen[id(fn)] = None
+    for cell in fn.__closure__ or ():
         yield from _inner(lambda cell=cell: cell.cell_contents, seen, depth)
     for number, default in enumerate(fn.__defaults__ or ()):
         if isinstance(default, torch.Tensor):
@@ -126,7 +172,9 @@ def _inner(get: Getter, seen: dict[int, None], depth: int) -> Iterator[tuple[str
     if isinstance(value, types.FunctionType) and not (value.__module__ or "").startswith(
         ("torch.", "cleave.")
     ):
-        yield from _roots(value, seen, depth + 1)
+        if id(value) not in seen and depth < 4:
+            yield from _own(value)
+        yield from _beyond(value, seen, depth + 1)
 
 
 def _names(code: types.CodeType) -> list[str]:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from cleave.errors import Invalid
 from cleave.frontend.axes import leaf_vars, leaves_of
-from cleave.frontend.build import Builder, Names, below
+from cleave.frontend.build import Builder, Names, below, copy_of
 from cleave.frontend.captured import (
     Argument,
     Captured,
@@ -48,12 +48,19 @@ KEPT = (
 
 
 class Planner:
-    """Cuts one recording."""
+    """Cuts one recording. With `computed`, results that are inputs as they came are programs' outputs too."""
 
     def __init__(
-        self, tracer: Tracer, label: str, arguments: tuple[Argument, ...], outside: tuple[Outside, ...]
+        self,
+        tracer: Tracer,
+        label: str,
+        arguments: tuple[Argument, ...],
+        outside: tuple[Outside, ...],
+        *,
+        computed: bool = False,
     ) -> None:
         self.t, self.label, self.arguments, self.outside = tracer, label, arguments, outside
+        self.computed = computed
         self.names: dict[Pre, str] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.closed: dict[Pre, bool] = {}
@@ -78,6 +85,8 @@ class Planner:
     def captured(self, outputs: Sequence[Any], spec: Any, static: str) -> Captured:
         """All steps; `static` is `parameters`, `none` or `declared`."""
         values = [self._output(leaf) for leaf in outputs]
+        if self.computed:
+            values = [copy_of(v) if isinstance(v, Value) and self._direct(v) else v for v in values]
         self.first: dict[str, int] = {self.names[t.node]: id(t.fake) for t in self.t.tensors}
         wanted = self._wanted(values)
         steps = self._programs(wanted)

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cleave.errors import Invalid
+from cleave.errors import CallError, Invalid
+from cleave.frontend.arguments import misnamed
 from cleave.frontend.calls import name_of_function
 from cleave.frontend.capture import by_parameter
 from cleave.frontend.captured import Captured
+from cleave.frontend.recorded import foreign
 from cleave.frontend.trace import users_line
 from cleave.ir.ops import Input
 from cleave.ir.sizes import infer_sizes
@@ -52,15 +54,23 @@ class _Leaf:
                 return str(self.kind)
 
 
-def refused(fn: Callable[..., Any], key: Any, first: Any) -> Invalid:
+def refused(fn: Callable[..., Any], key: Any, first: Any, constants: Sequence[str]) -> Invalid:
     """Why a function that was compiled for the kind of call `first` refuses one of the kind `key`: keys of
-    calls, of which the first two items are the tree of the arguments and the kinds of its leaves."""
+    calls, of which the first two items are the tree of the arguments and the kinds of its leaves, and the
+    third has the values of `constants`."""
     name = name_of_function(fn)
     (args, kwargs), (own_args, own_kwargs) = _arguments(key), _arguments(first)
+    told = misnamed(fn, args, kwargs) if kwargs else None
+    if told is not None:
+        return told
     given, own = by_parameter(fn, args, kwargs), by_parameter(fn, own_args, own_kwargs)
     if len(given) != len(own):
+        here, there = [n for n, _ in given], [n for n, _ in own]
+        less = [f"{n!r} is missing" for n in there if n not in here]
+        more = [f"the example inputs had no {n!r}" for n in here if n not in there]
         what = f"{name} was compiled for {len(own)} arguments, not {len(given)}"
-        return Invalid(what, where=users_line(), hint=f"its arguments: {', '.join(n for n, _ in own)}")
+        what += f": {', '.join(less or more)}" if less or more else ""
+        return CallError(what, where=users_line(), hint=f"its arguments: {', '.join(n for n, _ in own)}")
     if len(args) != len(own_args) or set(kwargs) != set(own_kwargs):
         return Invalid(
             f"{name} was compiled for {len(first[1])} tensors in other places of a call",
@@ -74,10 +84,23 @@ def refused(fn: Callable[..., Any], key: Any, first: Any) -> Invalid:
             wanted = isinstance(value, list | tuple) and isinstance(expected, _Leaf)
             hint = TENSOR_OF if wanted else "as the example inputs were"
             return Invalid(what, where=users_line(), hint=hint)
-    what = (
-        f"{name} was compiled under other settings of PyTorch or of Cleave, or with other constants in sight"
-    )
-    return Invalid(what, where=users_line(), hint="compile it again, or use @cleave.jit")
+    what, again = f"{name} was compiled under other settings of PyTorch or of Cleave", "compile it again"
+    for constant, value, expected in zip(constants, key[2], first[2], strict=False):
+        if value != expected:
+            was, now = map(_plain, (expected, value))
+            what = f"{name} was compiled where {constant} is {was!r}; now it is {now!r}"
+            again = f"compile it again, or set {constant} back"
+            break
+    return Invalid(what, where=users_line(), hint=f"{again}, or use @cleave.jit")
+
+
+def _plain(constant: Any) -> Any:
+    """A constant as a key has it: those of closures and globals come with their class."""
+    match constant:
+        case (type(), value):
+            return value
+        case _:
+            return constant
 
 
 def _arguments(key: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -111,9 +134,16 @@ def lists_noted(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
     return found
 
 
-def misfit(captured: Captured, flat: Sequence[Any]) -> Invalid:
-    """One error for sizes that a strict compile does not serve: argument, axis, expected, actual."""
+def misfit(captured: Captured, flat: Sequence[Any], metas: Sequence[Any]) -> Invalid:
+    """One error for sizes that a strict compile does not serve: argument, axis, expected, actual. `metas` are
+    the dtypes, devices and ranks of what it reads beside its arguments."""
     env = captured.environment(flat)
+    for outside, meta in zip(captured.outside, metas, strict=True):
+        tensor = env[outside.name]
+        now = foreign(tensor) or str(_Leaf((tensor.dtype, tensor.device, tensor.dim())))
+        if now != str(_Leaf(meta)):
+            what = f"{captured.name} reads {outside.name}: expected {_Leaf(meta)}, got {now}"
+            return Invalid(what, where=users_line(), hint="compile it again, or use @cleave.jit")
     for step in captured.program_steps:
         shapes = {
             node.op.name: tuple(env[name].shape)

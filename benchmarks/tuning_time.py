@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--suite", default="paper")
     parser.add_argument("--case", action="append", help="repeatable; the exact name")
+    parser.add_argument("--phase", help="the sizes of this phase alone")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--budget", type=float, default=45.0, help="seconds of the tuner for a case")
     parser.add_argument("--limit", type=float, default=float("inf"), help="begin no case after S seconds")
@@ -55,7 +56,7 @@ def main() -> None:
     for name in given.case or cases:
         if time.perf_counter() - began > given.limit:
             break
-        row = timed(cases[name], given.target, given.dtype, given.budget, given.recipes)
+        row = timed(cases[name], given.target, given.dtype, given.budget, given.recipes, given.phase)
         rows.append(row)
         told = {key: round(value, 2) for key, value in row["phases"].items()}
         print(name, told, *(f"{p['sizes']}: {p['first']} {p['best']}" for p in row["points"]), flush=True)
@@ -74,7 +75,9 @@ def write(path: Path, target: str, budget: float, rows: Sequence[dict[str, Any]]
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 
-def timed(case: Case, target: str, dtype: str, budget: float, out: Path | None = None) -> dict[str, Any]:
+def timed(
+    case: Case, target: str, dtype: str, budget: float, out: Path | None = None, phase: str | None = None
+) -> dict[str, Any]:
     """One case from empty caches; machines that were fitted are kept, they belong to the device. What is
     tuned goes to `out`."""
     machines = knobs().data_dir / "machines"
@@ -88,7 +91,7 @@ def timed(case: Case, target: str, dtype: str, budget: float, out: Path | None =
         os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
         try:
             with scope(cache_dir=folder / "cache", data_dir=folder / "data"):
-                phases, done = _both(case, target, dtype, budget, out)
+                phases, done = _both(case, target, dtype, budget, out, phase)
         finally:
             os.environ.pop("TRITON_CACHE_DIR")
             if before is not None:
@@ -97,10 +100,12 @@ def timed(case: Case, target: str, dtype: str, budget: float, out: Path | None =
     return {"case": case.name, "dtype": dtype, "phases": phases.seconds, "points": points}
 
 
-def _both(case: Case, target: str, dtype: str, budget: float, out: Path | None) -> tuple[Phases, list[Done]]:
+def _both(
+    case: Case, target: str, dtype: str, budget: float, out: Path | None, phase: str | None
+) -> tuple[Phases, list[Done]]:
     """A compile for the first of the sizes, then the tuner for all of them."""
     phases = Phases()
-    sizes = [each for _, each in points_of(case, target)]
+    sizes = [each for own, each in points_of(case, target) if phase in (None, own)]
     program = phases.timed("capture", lambda: captured(case, sizes[0], DTYPES[dtype]))
     compiled(program, target, bound(program, sizes[0]), phases)
     wishes = of_case(case, sizes, DTYPES[dtype])

@@ -120,6 +120,16 @@ def test_kernels_compute_what_the_interpreter_does(
     assert worst(changed(name, *changes), sizes) < 4e-3
 
 
+@pytest.mark.parametrize("name, head", [("attention", "Q0 = 32"), ("edge", "K0 = 8"), ("short", "K1 = 8")])
+def test_one_group_has_the_rows_of_a_tile_of_64(name: str, head: str) -> None:
+    """Beside a warp that copies, and without turns: there is nobody to take them with."""
+    heads = [(head, head.split(" = ")[0] + " = 1"), *([("N = 4", "N = 2")] if name != "attention" else [])]
+    rows = [("s: S by 128", "s: S by 64"), ("warps 8", "warps 4"), ("groups 2", "groups 1")]
+    tiles = changed(name, *heads, *rows)
+    assert "turns" not in emit(tiles, described=True, grouped=True).text
+    assert worst(tiles, {"S": 200, "T": 330}) < 4e-3
+
+
 def test_sums_of_256_columns_stay_in_the_registers_of_two_groups() -> None:
     wide = [
         ("Q2 = 192, V2 = 128", "Q2 = 256, V2 = 256"),

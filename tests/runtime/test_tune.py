@@ -127,6 +127,7 @@ def test_refinements_change_warps_and_stages_only(data: Path) -> None:
     made = refinements([Result(Choice(product(8), 1e-6), Measured("right", 1e-5))])
     kernels = {c.tiles.kernels[0] for c in made}
     assert len(kernels) == len(made) > 16
+    assert {(k.groups, k.warps, k.descriptors) for k in kernels if k.groups} == {(1, 4, True)}
     assert {k.warps for k in kernels} >= {4, 8} and {k.descriptors for k in kernels} == {True, False}
     assert all(c.tiles.kernels[0].body == product(8).kernels[0].body for c in made)
     assert refinements([Result(Choice(product(8), 1e-6), Measured("wrong"))]) == []

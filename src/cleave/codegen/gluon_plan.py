@@ -39,7 +39,7 @@ LEAST_PIECE = 32
 """Elements: 64 bytes, of which a box in shared memory is made."""
 PIECE = "@piece@"
 """Stands for the number of a piece in the text of a tile that has several."""
-REGISTERS = {2: (240, 24), 3: (160, 24)}
+REGISTERS = {1: (240, 24), 2: (240, 24), 3: (160, 24)}
 """Registers per thread of computing and copying warps, by the number of warp groups."""
 FLUSHING = 2
 """The most groups whose registers have room for flushed exponentials and for going on to a next tile: with

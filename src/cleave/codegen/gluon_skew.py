@@ -38,7 +38,7 @@ def in_turn(rows: Rows, scope: RowScope, loop: Loop) -> bool:
         elif isinstance(s, ContractTile):
             lanes = scope.lanes.over((*s.axes, *s.over), scope.tiles)
             products += 2 * prod(scope.lengths(lanes))
-    return special * TURN >= products
+    return rows.groups.count > 1 and special * TURN >= products
 
 
 def names_read(statement: Statement) -> set[str]:
@@ -161,7 +161,7 @@ class Skew:
     def level(self, scope: RowScope, alone: bool = False) -> None:
         """A step that ends its own late products, in turn with other groups unless it is `alone`."""
         rows = self.rows
-        turns = not alone and bool(self.middle or self.after)
+        turns = not alone and rows.groups.count > 1 and bool(self.middle or self.after)
         self.finish_early(scope, self.start_early(scope, turns), 0, turns)
         self.write(scope, [*self.middle, *self.after])
         running: list[Running] = []

@@ -19,6 +19,8 @@ from cleave.schedule.text import print_kernel
 from cleave.schedule.tiles import ContractTile, Kernel, Loop, Statement, TileProgram
 
 WARPS, STAGES, GROUPS = (2, 4, 8), (1, 2, 3, 4, 5), (1, 4, 8, 16)
+ONE_GROUP = (2, 4)
+"""Stages of a kernel with one warp group."""
 ROW_WARPS, ROW_STAGES = (2, 4, 8, 16, 32), (4,)
 """The same for kernels without products, whose loads are not staged."""
 HEAVY = 2048
@@ -102,6 +104,10 @@ def refinements(ranked: Sequence[Result], count: int = 3) -> list[Choice]:
             many = any(isinstance(s, ContractTile) for s in _flat(old.body))
             pairs = product(WARPS, STAGES) if many else product(ROW_WARPS, ROW_STAGES)
             changed = [replace(old, warps=warps, stages=stages) for warps, stages in pairs]
+            # One group beside a warp that copies, for the rows of one: the scheduler knows of several only.
+            changed += [
+                replace(old, warps=4, stages=n, groups=1, descriptors=True) for n in ONE_GROUP if many
+            ]
         changed += [] if old.groups else [replace(old, descriptors=not old.descriptors)]
         changed += [replace(old, group=group) for group in GROUPS if len(old.grid) > 1]
         for kernel in dict.fromkeys(changed):

@@ -57,6 +57,54 @@ def one_by_one(found: list[torch.Tensor], eager: list[torch.Tensor], names: list
 # ---------------------------------------------------------------- softmax and sums of exponentials
 
 
+def few(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.arange(x.shape[0])[:, None] < 3, x, -INF)
+
+
+def late(x: torch.Tensor) -> torch.Tensor:
+    i, j = torch.arange(x.shape[0]), torch.arange(x.shape[1])
+    return x.masked_fill(j > i[:, None] - 100, -INF)
+
+
+def kept(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.arange(x.shape[0])[:, None] < 3, x.abs(), 0.0)
+
+
+MASKED_ROWS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: torch.softmax(few(x), -1).sum(0),
+    lambda x: torch.softmax(few(x), -1).sum(),
+    lambda x: x.t() @ torch.softmax(few(x), -1),
+    lambda x: torch.log_softmax(few(x), -1).amax(0),
+    lambda x: torch.softmax(late(x), -1).sum(0),
+    lambda x: x.t() @ torch.softmax(late(x), -1),
+    lambda x: (torch.softmax(few(x.t()), -1) * x.t()).sum(-2),
+    lambda x: (kept(x) / kept(x).sum(-1, keepdim=True)).sum(0),
+    lambda x: (kept(x) * (1 / kept(x))).sum(0),
+    lambda x: torch.softmax(few(x), -1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MASKED_ROWS)))
+def test_rows_that_are_masked_as_a_whole_are_nan_in_sums_over_rows(number: int):
+    """What a mask makes nothing of is not nothing where the same mask makes its row's maximum -inf too."""
+    function = MASKED_ROWS[number]
+    fast = cleave.jit(function)
+    for rows, columns in ((5, 4), (3, 7), (300, 70), (2, 300), (130, 260)):
+        x = randn(rows, columns)
+        found, eager = fast(x), function(x)
+        assert torch.equal(found.isnan(), eager.isnan()), (rows, columns)
+        right = torch.nan_to_num(eager, nan=0.0, neginf=-1e3)
+        assert torch.allclose(torch.nan_to_num(found, nan=0.0, neginf=-1e3), right, atol=1e-5, rtol=1e-4)
+
+
+def test_sums_over_masked_rows_without_such_a_row_are_still_skipped():
+    """The support of a sum over rows stays where nothing else hangs on the mask: inputs are finite."""
+    x, lse = randn(200, 60), randn(200)
+    function = lambda x, lse, v: torch.exp(few(x) - lse[:, None]).t() @ v  # noqa: E731
+    fast = cleave.jit(function)
+    assert torch.allclose(fast(x, lse, x), function(x, lse, x), atol=1e-4, rtol=1e-4)
+
+
 def test_huge_scores_in_half_precision():
     f = cleave.jit(lambda x: (x.softmax(-1), x.log_softmax(-1), x.float().logsumexp(-1)))
     for n in (1, 17, 127, 129, 4097):

@@ -125,3 +125,16 @@ def test_hooks_see_what_is_given_by_name():
     layer.register_forward_pre_hook(lambda module, args: seen.append(len(args)))
     jitted(layer)(input=randn(2, 4))
     assert seen and not any(seen)
+
+
+def test_a_parameter_behind_spread_ones_keeps_its_default() -> None:
+    def scaled(x: torch.Tensor, *weights: float, k: float = 3.0) -> torch.Tensor:
+        for weight in weights:
+            x = x * weight
+        return x * k
+
+    x = torch.ones(2, 3)
+    fast = cleave.jit(scaled)
+    assert torch.equal(fast(x, 1.0, 2.0), scaled(x, 1.0, 2.0))
+    assert torch.equal(fast(x, 5.0), scaled(x, 5.0))
+    assert torch.equal(fast(x, 5.0, k=2.0), scaled(x, 5.0, k=2.0))

@@ -355,3 +355,35 @@ def test_long_chains_take_linear_time_to_capture():  # U58
     f = jitted(chain)
     agrees(f, randn(2, 2))
     assert f.compile_count == 1 and not f.fallbacks
+
+
+t = 1.0
+"""Also what `x.t()` is called."""
+
+
+def gram(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.t()
+
+
+def test_an_attribute_is_no_global_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = cleave.compile(gram, (torch.randn(7, 5),), dynamic={"x": ("N", "K")})
+    monkeypatch.setitem(globals(), "t", 2.0)
+    x = torch.randn(6, 5)
+    assert torch.allclose(fast(x), x @ x.t(), atol=1e-5)
+
+
+SCALE = 2.0
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * SCALE
+
+
+def test_constants_that_a_modules_forward_reads_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3, 4)
+    for fast in (cleave.jit(Scaled()), cleave.jit(torch.nn.Sequential(torch.nn.ReLU(), Scaled()))):
+        assert torch.allclose(fast(x), fast.fn(x))
+        monkeypatch.setitem(globals(), "SCALE", 5.0)
+        assert torch.allclose(fast(x), fast.fn(x))
+        monkeypatch.setitem(globals(), "SCALE", 2.0)

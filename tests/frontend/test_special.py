@@ -3,6 +3,9 @@ float64 where a careless form would lose everything."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,7 +73,8 @@ def test_corners():
             check(POINTWISE[name], odd)
     check(torch.logit, torch.tensor([0.0, 1.0, 0.25, -1.0, 2.0, NAN, INF]))
     check(lambda x: torch.hypot(x, 2 * x), odd)
-    check(lambda x, y: torch.fmod(x, y), torch.tensor([-7, 7, -7, 7]), torch.tensor([3, 3, -3, -3]))
+    whole = torch.tensor([-7, 7, -7, 7]), torch.tensor([3, 3, -3, -3])
+    check(lambda x, y: torch.fmod(x, y), *whole, fallbacks=("fmod",))
     check(lambda x: (x.log1p(), x.expm1(), F.softsign(x)), torch.arange(4))
 
 
@@ -155,3 +159,26 @@ def test_kernels_of_losses():
     for actual, expected in zip(fast(x, y), f(x.double(), y.double()), strict=True):
         assert off_by(actual, expected) < 50
     assert fast.compile_count == 1 and not fast.fallbacks
+
+
+@pytest.mark.parametrize("order", [None, "fro", 2, 1, math.inf, -1])
+def test_norms_of_matrices_are_no_norms_of_vectors(order: float | str | None) -> None:
+    x = torch.randn(4, 5)
+    for arguments in ({}, {"dim": (0, 1)}, {"dim": 1}):
+        if order == "fro" and arguments.get("dim") == 1:
+            continue
+        fast = cleave.jit(lambda x, a=arguments: torch.linalg.norm(x, order, **a))
+        assert torch.allclose(fast(x), torch.linalg.norm(x, order, **arguments), atol=1e-5), arguments
+
+
+@pytest.mark.parametrize("function", [torch.fmod, torch.hypot, torch.logaddexp])
+def test_integers_that_have_no_such_form_run_in_pytorch(function: Callable[..., torch.Tensor]) -> None:
+    a, b = torch.tensor([-128, 7, 5], dtype=torch.int8), torch.tensor([3, -2, 4], dtype=torch.int8)
+    fast = cleave.jit(lambda a, b: function(a, b) + 1)
+    try:
+        expected = function(a, b) + 1
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            fast(a, b)
+        return
+    assert torch.equal(fast(a, b), expected)

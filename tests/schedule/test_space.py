@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from candidates import CASES
+from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim
+from cleave.ir.parse import parse_program
 from cleave.schedule.cuts import plans
 from cleave.schedule.kernels import Built, build, forms
 from cleave.schedule.machine import CPU, H200, Machine
@@ -53,6 +55,27 @@ def test_the_space_is_small_and_every_index_has_a_tile(name: str, machine: Machi
                     assert every <= tiling.tiles.keys()
                     if machine.kind == "cuda":
                         assert all(t & (t - 1) == 0 for t in tiling.tiles.values()), "not a power of two"
+
+
+@pytest.mark.parametrize("machine", [CPU, H200], ids=lambda m: m.kind)
+def test_chained_products_that_are_computed_again_and_again_have_few_tilings(machine: Machine) -> None:
+    """Their kernel has a loop for every product of every operand, with four tiles to choose from each: 28
+    loops took all memory of a machine."""
+    lines, before = list[str](), "x"
+    for number in range(4):
+        made = f"p{number}[n: N, m: N]: f32 = contract[k: N]({before}[n, k], {before}[k, m])"
+        lines, before = [*lines, made], f"p{number}"
+    body = "\n".join(f"  {line}" for line in lines)
+    candidate = Candidate(parse_program(f"program p(x: f32[N, N]) {{\n{body}\n  return p3[n, m]\n}}"), ())
+    sizes = candidate.program.bind({Atom("N"): 130})
+    most = 0
+    for plan in plans(candidate, sizes, machine):
+        for spec in plan.specs:
+            for form in forms(spec, sizes, machine):
+                graph = build(form)
+                most = max(most, len(graph.graph.loops))
+                assert 1 <= len(tilings(graph, sizes, machine)) <= 200
+    assert most > 10
 
 
 def test_products_on_a_gpu_have_sixteen_or_more_in_each_role() -> None:

@@ -199,7 +199,9 @@ class _FoldProof:
         """The elements of the second part that are nothing where the support is false: -inf, 0 or false."""
         support = self.fold.support
         assert support is not None
-        zeros, wanted = Zeros(), _canonical(support)
+        over = self.fold.over
+        every = [i for e in self.fold.elements for i in e.access.indices]
+        zeros, wanted = Zeros(frozenset(i for i in every if i.dim in (over, Part(over)))), _canonical(support)
         found: dict[str, Node] = {}
         for element in self.fold.elements:
             own = next(

@@ -32,7 +32,6 @@ from cleave.algebra.lattice import Apply, Free, Leaf, Lifted, frees, leaves
 from cleave.algebra.members import Member, closure
 from cleave.algebra.moments import LATTICE, Moment, State, reduced
 from cleave.algebra.rescaling import Same
-from cleave.algebra.support import Zeros
 from cleave.ir.dims import Dim, Index, Join, Part, Term, indices_of, var
 from cleave.ir.ops import Access, Const, Map, Node, Scalar, SizeOf, const, input_node, map_node, size
 
@@ -48,7 +47,6 @@ class Assembly:
         self.members = {m.site.node: m for m in members}
         self.states: dict[str, State] = {}
         self.elements: dict[Access, tuple[str, Node]] = {}
-        self.zeros = Zeros()
         self._definitions: dict[tuple[Node, str, Factors], Access] = {}
         for member in members:
             self._register(member)

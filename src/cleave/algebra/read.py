@@ -167,8 +167,10 @@ class Reader:
         return bool(sources[0] & sources[1])
 
     def _common(self, node: Node) -> list[Reading]:
-        one, two = (t for _, t in self._terms(node.read()))
+        (_, one), (sign, two) = self._terms(node.read())
         found: list[Reading] = []
+        if sign < 0 and one == two:  # a value less itself: nothing is spared, and what overflows is NaN
+            return found
         for i, j in itertools.product(range(len(one.factors)), range(len(two.factors))):
             if _same_free(one, i, two, j) or _shares(one, i, two, j) is not None:
                 found.append(Reading("a common factor leaves a sum", common=(i, j)))

@@ -6,14 +6,16 @@ The predicate that all components of a Fold share is its support.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from cleave.algebra.bodies import Elem, Exp, Gen, Indicator, Shift, is_constant
+from cleave.algebra.bodies import Elem, Exp, Factors, Gen, Indicator, Shift, is_constant
 from cleave.algebra.frame import at_axes, plain
 from cleave.ir.dims import Index, Part, Term, indices_of, var
-from cleave.ir.ops import Access, Const, Map, map_node
+from cleave.ir.ops import Access, Const, Map, Node, map_node
+from cleave.ir.program import sort_nodes
 
 if TYPE_CHECKING:
     from cleave.algebra.moments import State
@@ -24,7 +26,22 @@ Mask = tuple[Access, bool]
 
 
 class Zeros:
-    """Finds the predicates outside which a value is 0, -inf or false."""
+    """Finds the predicates outside which a value is 0, -inf or false. Where they are a loop's support,
+    `along` are its indices: what is masked is then NaN where the same mask makes what it is multiplied with,
+    divided by or less by endless or 0 too, as in a row of a softmax that is masked as a whole."""
+
+    def __init__(self, along: frozenset[Index] = frozenset()) -> None:
+        self.along = along
+
+    def _beside(self, masks: list[Mask], others: Sequence[Access]) -> list[Mask]:
+        """The masks of an operand that its other operands leave in force."""
+        return [m for m in masks if all(self._steady(other, m) for other in others)]
+
+    def _steady(self, other: Access, mask: Mask) -> bool:
+        """Whether a value is finite wherever it is known to be by itself, also where a predicate fails."""
+        if not self.along & other.indices:
+            return True
+        return not _has_infinity(other.node) and mask[0].node not in _upstream(other.node)
 
     def zero(self, access: Access) -> list[Mask]:
         """Predicates whose failure makes a value 0."""
@@ -37,8 +54,10 @@ class Zeros:
             case "select":
                 return self._select(args, 0.0, self.zero)
             case "mul":
-                return [*self.zero(args[0]), *self.zero(args[1])]
-            case "div" | "neg" | "sqrt" | "abs":
+                return [m for a, b in _both(args) for m in self._beside(self.zero(a), [b])]
+            case "div":
+                return self._beside(self.zero(args[0]), args[1:])
+            case "neg" | "sqrt" | "abs":
                 return self.zero(args[0])
             case "cast":
                 return self.false(args[0]) if args[0].node.dtype == "bool" else self.zero(args[0])
@@ -58,8 +77,10 @@ class Zeros:
             case "select":
                 return self._select(args, -math.inf, self.low)
             case "add":
-                return [*self.low(args[0]), *self.low(args[1])]
-            case "sub" | "cast":
+                return [m for a, b in _both(args) for m in self._beside(self.low(a), [b])]
+            case "sub":
+                return self._beside(self.low(args[0]), args[1:])
+            case "cast":
                 return self.low(args[0])
             case "mul":
                 positive = [_positive(a) for a in args]
@@ -84,7 +105,15 @@ class Zeros:
             return [*self.false(args[0]), *inner(args[1])]
         return [(args[0], False)] if is_constant(args[1], empty) else []
 
-    def gen(self, gen: Gen) -> list[Mask]:
+    def monomial(self, factors: Factors) -> list[Mask]:
+        """Predicates whose failure makes a monomial 0."""
+        found: list[Mask] = []
+        for gen, _ in factors:
+            others = [a for other, _ in factors if other is not gen for a in _read(other)]
+            found += self._beside(self._gen(gen), others)
+        return found
+
+    def _gen(self, gen: Gen) -> list[Mask]:
         """Predicates whose failure makes a factor of a monomial 0."""
         match gen:
             case Elem(access):
@@ -95,7 +124,9 @@ class Zeros:
                 found: list[Mask] = []
                 for coefficient, factors in arg:
                     if coefficient > 0 and len(factors) == 1 and factors[0][1] == 1:
-                        found += self._exponent(factors[0][0])
+                        own = factors[0][0]
+                        beside = [a for _, f in arg for g, _ in f if g is not own for a in _read(g)]
+                        found += self._beside(self._exponent(own), beside)
                 return found
             case _:
                 return []
@@ -109,6 +140,34 @@ class Zeros:
                 if coefficient > 0 and len(factors) == 1 and factors[0][1] == 1:
                     found += self._exponent(factors[0][0])
         return found
+
+
+def _both(args: Sequence[Access]) -> list[tuple[Access, Access]]:
+    return [(args[0], args[1]), (args[1], args[0])]
+
+
+def _read(gen: Gen) -> list[Access]:
+    """What a factor of a monomial reads that varies with the loop."""
+    match gen:
+        case Elem(access):
+            return [access]
+        case Exp(arg):
+            return [a for _, factors in arg for g, _ in factors for a in _read(g)]
+        case Shift(base, _):
+            return [a for _, factors in base for g, _ in factors for a in _read(g)]
+        case _:
+            return []
+
+
+@functools.lru_cache(maxsize=1024)
+def _upstream(node: Node) -> frozenset[Node]:
+    return frozenset(sort_nodes((node,)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_infinity(node: Node) -> bool:
+    consts = (n.op.value for n in _upstream(node) if isinstance(n.op, Const))
+    return any(isinstance(value, float) and math.isinf(value) for value in consts)
 
 
 def _positive(access: Access) -> bool:
@@ -134,11 +193,11 @@ def support_of(assembly: Assembly, states: Sequence[State]) -> tuple[Access | No
 
 
 def _masks(assembly: Assembly, state: State) -> list[Mask]:
-    zeros = assembly.zeros
+    zeros = Zeros(frozenset({state.site.loop}))
     if state.kind in ("max", "any"):
         masks = zeros.low(state.reduced) if state.kind == "max" else zeros.false(state.reduced)
     elif state.kind == "sum":
-        masks = [m for g, _ in state.inside for m in zeros.gen(g)]
+        masks = zeros.monomial(state.inside)
     else:
         masks = []
     return [m for m in masks if state.site.loop in m[0].indices]
@@ -153,7 +212,7 @@ def _canonical(assembly: Assembly, state: State, access: Access) -> Access:
 def _over_element(assembly: Assembly, state: State, access: Access) -> tuple[Access, str] | None:
     """The access over the axes of an element that has all its indices, and the element's name."""
     reads = [g.access for g, _ in state.inside if isinstance(g, Elem | Indicator)]
-    reads += [e for g, _ in state.inside if isinstance(g, Exp) for e in _elems(g)]
+    reads += [e for g, _ in state.inside if isinstance(g, Exp) for e in _read(g)]
     reads += [state.reduced] if state.kind not in ("sum", "count") else []
     for read in map(plain, reads):
         order = list(dict.fromkeys(i for t in read.terms for i in _indices(t)))
@@ -165,17 +224,6 @@ def _over_element(assembly: Assembly, state: State, access: Access) -> tuple[Acc
         if known is not None:
             return access.at(where), known[0]
     return None
-
-
-def _elems(gen: Exp) -> list[Access]:
-    found: list[Access] = []
-    for _, factors in gen.arg:
-        for g, _ in factors:
-            if isinstance(g, Elem):
-                found.append(g.access)
-            elif isinstance(g, Shift):
-                found += [x.access for _, f in g.base for x, _ in f if isinstance(x, Elem)]
-    return found
 
 
 def _indices(term: Term) -> list[Index]:

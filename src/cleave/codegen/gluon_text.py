@@ -25,7 +25,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-lend = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
+lend = getattr(gl.shared_memory_descriptor, "reinterpret", None)
+lend = lend or getattr(gl.shared_memory_descriptor, "_reinterpret", None)
 """
 """Triton renamed these after version 3.6."""
 

@@ -51,6 +51,8 @@ def placed(
     values, named = list(args), dict(kwargs)
     for number in range(len(args), len(parameters)):
         parameter = parameters[number]
+        if parameter.kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
+            break  # behind `*args`: by name alone
         if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD and parameter.name in named:
             values.append(named.pop(parameter.name))
         elif number < least and parameter.default is not Parameter.empty and parameter.name not in named:

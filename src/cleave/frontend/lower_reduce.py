@@ -283,6 +283,8 @@ def logsumexp(t: Tracer, x: Value, dim: Any, keepdim: bool = False) -> Value:
 @lowers("logaddexp")
 def logaddexp(t: Tracer, a: Value, b: Value) -> Value:
     out = out_dtype(t)
+    if not is_float(out):
+        raise Unsupported("logaddexp of integers")
     w = wide(out)
     top = apply(t, "max", w, a, b)
     shift = choose(t, compare(t, "eq", apply(t, "abs", w, top), infinity()), 0, top, w)
@@ -293,7 +295,18 @@ def logaddexp(t: Tracer, a: Value, b: Value) -> Value:
 # ---------------------------------------------------------------- norms of vectors
 
 
-@lowers("norm", "linalg_vector_norm", "linalg_norm")
+@lowers("linalg_norm")
+def linalg_norm(
+    t: Tracer, x: Value, ord: Any = None, dim: Any = None, keepdim: bool = False, *, out: Any = None,
+    dtype: Any = None,
+) -> Value:  # fmt: skip
+    axes = axes_of(t, dim, x.rank)
+    if isinstance(ord, int | float) and len(axes) == 2:
+        raise Unsupported(f"a norm of order {ord} of matrices")
+    return norm(t, x, ord, dim, keepdim)
+
+
+@lowers("norm", "linalg_vector_norm")
 def norm(
     t: Tracer, x: Value, p: Any = 2, dim: Any = None, keepdim: bool = False, out: Any = None,
     dtype: Any = None,

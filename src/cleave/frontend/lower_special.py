@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from cleave.errors import Unsupported
 from cleave.frontend.emit import (
     apply,
     as_float,
@@ -121,6 +122,8 @@ def xlogy(t: Tracer, x: Any, y: Any) -> Value:
 def hypot(t: Tracer, a: Value, b: Value) -> Value:
     """The larger, times the root of one and the square of the ratio: squares alone would overflow."""
     dtype = promote(a, b)
+    if not is_float(dtype):
+        raise Unsupported("hypot of integers")
     w = wide(dtype)
     sizes = [apply(t, "abs", w, x) for x in (a, b)]
     large, small = apply(t, "max", w, *sizes), apply(t, "min", w, *sizes)
@@ -150,6 +153,8 @@ def frac(t: Tracer, x: Value) -> Value:
 def fmod(t: Tracer, a: Any, b: Any) -> Value:
     """The remainder with the sign of the dividend: that of the sizes, which is exact."""
     dtype = promote(a, b)
+    if not is_float(dtype):
+        raise Unsupported("fmod of integers")  # the least one has no size
     x = lift(t, a, dtype)
     rest = apply(t, "mod", dtype, apply(t, "abs", dtype, x), apply(t, "abs", dtype, b))
     return choose(t, compare(t, "lt", x, 0), apply(t, "neg", dtype, rest), rest, dtype)

@@ -7,6 +7,7 @@ the function can see; they are part of the key under which a compiled program is
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -150,6 +151,12 @@ def _beyond(fn: Any, seen: dict[int, None], depth: int = 0) -> Iterator[tuple[st
     """The roots that a function does not hold itself: defaults, globals, what functions in sight see."""
     while isinstance(fn, functools.partial | types.MethodType):
         fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
+    if isinstance(fn, torch.nn.Module):
+        kinds = dict.fromkeys(type(inner) for inner in fn.modules())
+        for kind in kinds:
+            if not kind.__module__.startswith("torch."):
+                yield from _beyond(kind.forward, seen, depth)
+        return
     if not isinstance(fn, types.FunctionType) or id(fn) in seen or depth > 4:
         return
     seen[id(fn)] = None
@@ -178,7 +185,9 @@ def _inner(get: Getter, seen: dict[int, None], depth: int) -> Iterator[tuple[str
 
 
 def _names(code: types.CodeType) -> list[str]:
-    names = list(code.co_names)
+    """The globals that a function reads; `co_names` has its attributes' names, too."""
+    read = dis.get_instructions(code)
+    names = [i.argval for i in read if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             names += _names(inner)

@@ -40,7 +40,7 @@ from cleave.schedule.room import (
 from cleave.schedule.tiling import Tiling
 from cleave.schedule.values import ContractOf, Graph, LoadOf, ReduceOf
 
-_LIMIT = 96
+_LIMIT, _MOST_LOOPED = 96, 4096
 
 _ROWS = {"cpu": (64, 128, 256), "cuda": (16, 32, 64, 128)}
 _COLUMNS = {"cpu": (64, 128, 256), "cuda": (32, 64, 128, 256)}
@@ -284,7 +284,7 @@ class _Space:
         return prod(self.sizes[i] for i in self.grid) > 2048 * self.machine.cores
 
     def loops(self) -> list[dict[Index, int]]:
-        """Tiles for the loops' indices."""
+        """Tiles for the loops' indices. Of many loops those with the same to choose from get the same."""
         options: list[list[tuple[Index, int]]] = []
         for loop in self.built.graph.loops:
             index = loop.index
@@ -303,7 +303,13 @@ class _Space:
                     wanted = _INNER[self.kind]
             limit = max(least, power(self.sizes[index]))
             options.append([(index, t) for t in sorted({min(limit, t) for t in wanted})])
-        return [dict(choice) for choice in itertools.product(*options)]
+        each = [tuple(tile for _, tile in option) for option in options]
+        kinds = list(dict.fromkeys(each))
+        if prod(map(len, each)) <= _MOST_LOOPED:
+            return [dict(choice) for choice in itertools.product(*options)]
+        chosen = (dict(zip(kinds, tiles, strict=True)) for tiles in itertools.product(*kinds))
+        indices = [option[0][0] for option in options]
+        return [{i: own[kind] for i, kind in zip(indices, each, strict=True)} for own in chosen]
 
     def least(self, index: Index) -> int:
         """The least tile of a grid index. Where an output lacks the index its block 0 runs even if the dim is

@@ -36,7 +36,7 @@ def test_a_run_checks_times_and_writes(tmp_path: Path, monkeypatch: pytest.Monke
     data = json.loads(path.read_text())
     rows = {(r["strategy"], r["epoch"]): r for r in data["rows"]}
     assert all("microseconds" in r and not r["failure"] for r in data["rows"])
-    assert rows["cleave", "X26"]["launches"] == 1 and "of_best" in rows["cleave", "X26"]
+    assert rows["cleave", "X26"]["launches"] <= 2 and "of_best" in rows["cleave", "X26"]
     assert rows["horizontal", "X23"]["same_as"] == "none X26"
 
 

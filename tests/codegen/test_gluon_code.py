@@ -45,3 +45,31 @@ def test_no_two_products_wait_for_each_other_and_code_is_small(name: str, tmp_pa
     assert "(C75" not in said, said
     if name in ("edge", "tail"):
         assert size <= MOST_CODE, f"{size} bytes"
+
+
+@pytest.mark.parametrize("name", ["deep", "latent"])
+def test_results_wait_for_all_warps_where_a_tile_lay(name: str) -> None:
+    """Nothing is written to a lent place before all warps of a group have ended their products with it, and
+    it is given back when what all of them wrote has been read: the model of Gluon knows of no warps."""
+    source = emit(parse_tiles((FOLDER / f"{name}.tiles").read_text()), described=True, grouped=True)
+    assert "= lend(q_ring, " in source.text
+    ((_, kernel),) = kernels_for(source)
+    lines = [line.strip() for line in kernel.asm["ptx"].splitlines()]
+    leaving = [
+        n for n, line in enumerate(lines) if "cp.async.bulk.tensor" in line and "global.shared" in line
+    ]
+    assert len(leaving) == 2, "one for each group"
+    for place in leaving:
+        written = [n for n in range(place) if lines[n].startswith(("stmatrix", "st.shared.v"))]
+        done = [n for n in range(written[-1]) if lines[n].startswith("wgmma.wait_group")]
+        first = min(n for n in written if not done or n > done[-1])
+        read = min(n for n in range(place, len(lines)) if "bulk.wait_group.read" in lines[n])
+        given = min(n for n in range(read, len(lines)) if "mbarrier.arrive" in lines[n])
+        steps = [(written[-1], place), (read, given)]
+        if name == "deep":  # of the other one the first group's products end before it gives the last step
+            steps.append((done[-1], first))
+        for begin, end in steps:
+            assert any(line.startswith(("bar.sync", "barrier.sync")) for line in lines[begin:end]), (
+                begin,
+                end,
+            )

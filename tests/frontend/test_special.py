@@ -182,3 +182,15 @@ def test_integers_that_have_no_such_form_run_in_pytorch(function: Callable[..., 
             fast(a, b)
         return
     assert torch.equal(fast(a, b), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_are_rounded_before_they_are_compared_with_half_precision(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.1, 0.2, -0.1, 0.0, 65504.0, 257.0]).to(dtype)
+    for compare in (torch.le, torch.lt, torch.eq, torch.ne, torch.ge, torch.gt):
+        for bound in (0.1, 0.2, 257, 1e6, float("inf")):
+            fast = cleave.jit(lambda x, c=compare, b=bound: (c(x, b), torch.where(c(x, b), x, 0)))
+            for found, eager in zip(fast(x), fast.fn(x), strict=True):
+                assert torch.equal(found, eager), (compare, bound)
+    fast = cleave.jit(lambda x: F.hardshrink(x, 0.1))
+    assert torch.equal(fast(x), F.hardshrink(x, 0.1))

@@ -150,9 +150,16 @@ def apply(t: Tracer, fn: str, dtype: str, *args: Any) -> Value:
 
 
 def compare(t: Tracer, fn: str, a: Any, b: Any) -> Value:
-    """A comparison, in the dtype in which both operands meet."""
+    """A comparison, in the dtype in which both operands meet: a number beside half precision is rounded."""
     dtype = promote(a, b)
+    if dtype in ("f16", "bf16"):
+        a, b = (_rounded(x, TORCH_DTYPES[dtype]) for x in (a, b))
     return pointwise(t, fn, "bool", lift(t, a, dtype), lift(t, b, dtype))
+
+
+def _rounded(arg: Any, dtype: torch.dtype) -> Any:
+    """A number as a tensor of this dtype has it: what a kernel compares with is a literal of 32 bits."""
+    return torch.tensor(arg, dtype=dtype, device="cpu").item() if type(arg) in (int, float) else arg
 
 
 def choose(t: Tracer, condition: Value, a: Any, b: Any, dtype: str) -> Value:

@@ -8,11 +8,14 @@ from candidates import CASES
 from cleave.ir.candidate import Candidate
 from cleave.ir.dims import Atom, Dim
 from cleave.ir.parse import parse_program
+from cleave.schedule.choices import MOST_LOOPS
 from cleave.schedule.cuts import plans
 from cleave.schedule.kernels import Built, build, forms
 from cleave.schedule.machine import CPU, H200, Machine
 from cleave.schedule.room import fits
+from cleave.schedule.select import best
 from cleave.schedule.space import limits_of, power, roles_of, spread, tilings
+from cleave.schedule.walks import loops_of
 
 
 def built(name: str, machine: Machine, **sizes: int) -> tuple[Built, dict[Dim, int]]:
@@ -75,7 +78,9 @@ def test_chained_products_that_are_computed_again_and_again_have_few_tilings(mac
                 graph = build(form)
                 most = max(most, len(graph.graph.loops))
                 assert 1 <= len(tilings(graph, sizes, machine)) <= 200
-    assert most > 10
+    assert most > MOST_LOOPS
+    for found in best([candidate], sizes, machine, count=2):
+        assert all(len({x.index for x in loops_of(k.body)}) <= MOST_LOOPS for k in found.tiles.kernels)
 
 
 def test_products_on_a_gpu_have_sixteen_or_more_in_each_role() -> None:

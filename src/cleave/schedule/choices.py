@@ -28,6 +28,9 @@ _LEAST_TILES = {"cpu": 1, "cuda": 2}
 """Tiles that a part of a split has at least: fewer don't pay for the merge. Those of a CPU are long."""
 
 _ROUNDING = 1e-9
+MOST_LOOPS = 12
+"""Loops of a kernel. Chains of products that are not cut have more, since each computes its operands anew;
+there are cuts of the same program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ def choices(
     for form in forms(spec, sizes, machine):
         try:
             built = build(form)
+            if len(built.graph.loops) > MOST_LOOPS:
+                raise Infeasible(f"{len(built.graph.loops)} loops, which compute the same again and again")
             single = tiled(built, sizes, machine, order)
         except Infeasible as error:
             reasons.append(str(error))

@@ -27,6 +27,10 @@ _counter = itertools.count(1)
 _1 = Fraction(1)
 
 
+MOST_TEXTS = 64
+"""Texts under other names that a form remembers."""
+
+
 def fresh(dim: Dim) -> Index:
     """An index over `dim` that occurs nowhere else."""
     return Index(dim, -next(_counter))
@@ -35,10 +39,11 @@ def fresh(dim: Dim) -> Index:
 class Keyed:
     """A value with a structural key: what equality, hashing and order go by."""
 
-    __slots__ = ("_free", "_key")
+    __slots__ = ("_free", "_key", "_texts")
 
     def __init__(self) -> None:
         self._key: str | None = None
+        self._texts: dict[object, str] | None = None
         self._free: frozenset[Index] | None = None
 
     @property
@@ -57,7 +62,18 @@ class Keyed:
 
     def text(self, env: Env) -> str:
         """The key, under names for some of the free indices."""
-        return self.key if not env or self.free.isdisjoint(env) else digest(self._spell(env))
+        if not env or self.free.isdisjoint(env):
+            return self.key
+        # Names of other indices say nothing here; how many there are tells what is bound inside is called.
+        names = len(env), frozenset((i, env[i]) for i in self.free if i in env)
+        if self._texts is None:
+            self._texts = {}
+        found = self._texts.get(names)
+        if found is None:
+            if len(self._texts) >= MOST_TEXTS:
+                self._texts.clear()
+            found = self._texts[names] = digest(self._spell(env))
+        return found
 
     def _spell(self, env: Env) -> str:
         raise NotImplementedError
